@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_ext.units import format_seconds
+from hvd_ext.units import KIB, format_seconds
 from hvprof.analysis.advice.commands import library_of, with_variables
 from hvprof.analysis.findings import Findings
 from hvprof.analysis.summary import Row, of_horovod
 
 # Less than this share of the run is not worth an hour of anyone's time.
 _WORTH_PERCENT = 2.0
+# More allreduces a step than these, of fewer bytes, are those of single tensors. hvd_ext cuts no
+# bucket as small.
+_MANY_CALLS, _FEW_BYTES = 20, 16 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ class Case:
             and cell.algorithm != "native"
             for cell in cells
         )
+        gradients = [c for c in cells if c.traffic == "data" and c.operation == "allreduce"]
+        calls = sum(cell.calls for cell in gradients)
+        self.largest_bytes = max((cell.high_bytes for cell in gradients), default=0)
+        self.mean_bytes = sum(cell.message_bytes for cell in gradients) / calls if calls else 0.0
+        steps = recording.all_steps.index if recording.all_steps else 0
+        self.allreduces_a_step = calls / len(recording.ranks) / steps if steps else 0.0
+
+    @property
+    def sends_one_by_one(self) -> bool:
+        """Whether steps make many allreduces of few bytes, which nothing fuses."""
+        many = self.allreduces_a_step > _MANY_CALLS and self.mean_bytes < _FEW_BYTES
+        return many and not self.control
 
     def advice(
         self, title: str, evidence: str, setting: str, most_s: float | None, command: str

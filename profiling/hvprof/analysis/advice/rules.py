@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import MIB, format_bytes, format_seconds
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import over_hvd_ext
 from hvprof.analysis.advice.of_cause import of_cause, of_conditions
@@ -18,6 +18,8 @@ _SLOW = 0.6
 # Share of float32's bytes: bf16's and more, and int8's.
 _COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
+# What the advice on buckets sets.
+_SMALL_BUCKET = MIB
 
 
 def advise(findings: Findings) -> list[Advice]:
@@ -43,6 +45,22 @@ def _small_messages(case: Case) -> Iterator[Advice]:
         "(bytes, 128 MiB by default)",
         lost_s,
         case.again("cycle5", "HOROVOD_CYCLE_TIME=5"),
+    )
+
+
+def _one_by_one(case: Case) -> Iterator[Advice]:
+    """A program that makes an allreduce for each of its tensors."""
+    if not case.sends_one_by_one or case.exposed_s is None:
+        return
+    each_step = case.allreduces_a_step
+    yield from case.advice(
+        "Fuse small messages into larger ones",
+        f"{each_step:.0f} calls of allreduce a step have {format_bytes(round(case.mean_bytes))} "
+        f"each; the program was blocked for {case.share_of_steps(case.exposed_s)}.",
+        "DistributedDataParallel or hvd_ext.c10d.attach(model), whose buckets hold many tensors; "
+        "or one call for a flat tensor",
+        case.exposed_s * (1 - 1 / each_step),
+        case.again("fused"),
     )
 
 
@@ -95,7 +113,8 @@ def _contention(case: Case) -> Iterator[Advice]:
 def _unhidden(case: Case) -> Iterator[Advice]:
     steps = case.recording.all_steps
     overlap = steps.overlap_percent if steps else None
-    if steps is None or overlap is None or overlap >= 50:
+    # Messages of a tensor each have nothing to be hidden behind until they are fused.
+    if steps is None or overlap is None or overlap >= 50 or case.sends_one_by_one:
         return
     blocked = case.share_of_steps(steps.exposed_s)
     late = _late_rank(case)
@@ -109,6 +128,8 @@ def _unhidden(case: Case) -> Iterator[Advice]:
         )
         command = case.again("attached")
     elif case.uses_hvd_ext:
+        if case.largest_bytes <= _SMALL_BUCKET:
+            return
         setting = "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
         command = case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
     else:
@@ -120,7 +141,7 @@ def _unhidden(case: Case) -> Iterator[Advice]:
         "Hide communication behind backward",
         f"{overlap:.0f} % of the communication is hidden; {blocked} is not{waits}.",
         setting,
-        steps.exposed_s - waiting_s,
+        min(steps.exposed_s - waiting_s, steps.time_s - steps.exposed_s),
         command,
     )
 
@@ -253,6 +274,7 @@ def _input(case: Case) -> Iterator[Advice]:
 _RULES = (
     of_conditions,
     _small_messages,
+    _one_by_one,
     _negotiation,
     _contention,
     _unhidden,
