@@ -13,6 +13,9 @@ from hvprof.model import RankRecording
 from hvprof.reporters.run_verdict import run_sentences
 from hvprof.reporters.text import operation_text
 
+# Less than this share of the time is not worth a sentence.
+_LITTLE = 0.02
+
 
 def verdict(analysis: Analysis) -> str:
     """Say what communication costs, which rank is waited for, and the most promising change."""
@@ -50,6 +53,8 @@ def _of_steps(analysis: Analysis) -> Iterator[str]:
         f"Exposed communication takes {100 * blocked_s / total_s:.0f} % of the {shares.share_of}"
         f" ({format_seconds(blocked_s)} of {format_seconds(total_s)} a rank)."
     )
+    if slowed_s is not None and slowed_s < _LITTLE * total_s:
+        return
     if slowed_s is not None and parts:
         yield (
             f"Hidden communication is not free: its threads take {parts.communicating_cores:.1f} "

@@ -10,6 +10,7 @@ import pytest
 from hvd_ext.system import mpi_libraries
 from hvprof.analysis.analysis import Analysis
 from hvprof.model import Cell, RankRecording, Recording, Step
+from hvprof.reporters.verdict import verdict
 
 
 @pytest.mark.parametrize(
@@ -105,3 +106,16 @@ def test_no_more_communication_is_hidden_than_there_is_time_behind_which() -> No
     (advice, *_) = Analysis(dataclasses.replace(analysis.recording, ranks=shorter)).advice
     assert advice.title == "Hide communication behind backward"
     assert advice.most_s == pytest.approx(1.0)
+
+
+def test_hidden_communication_is_spoken_of_only_where_it_costs() -> None:
+    """Of 10 s of steps, computing waits for threads that communicate for 1 ms or for 1 s."""
+    said = []
+    for slowed_s in (0.001, 1.0):
+        steps = Step(100, 0.0, 10.0, 6.0, 4.0, 1.0, 0.0, 0.0, 2.0, slowed_s, 0.0, 2 * slowed_s)
+        one = trained(1 << 24, 1000).recording
+        ranks = tuple(
+            dataclasses.replace(rank, all_steps=steps, cores=1, host_cores=2) for rank in one.ranks
+        )
+        said.append(verdict(Analysis(dataclasses.replace(one, ranks=ranks))))
+    assert ["Hidden communication is not free" in text for text in said] == [False, True]
