@@ -159,6 +159,15 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
             queued(even("allreduce", [5.0, 5.0, 5.0, 0.5]), [0.1, 0.1, 0.1, 8.0]),
             *("without cores", (3,), "wait for rank 3 of a, which waits for a core for"),
         ),
+        (
+            queued(even("allreduce", [1.1, 0.2]), [0.1, 1.5], on_core_s=8.0),
+            *("without cores", (1,), "rank 1 of a, which waits for a core for 1.4"),
+        ),
+        # All wait for cores, and the one with more work does so outside of MPI.
+        (
+            queued(even("allreduce", [9.0, 9.0, 0.1]), [5.0] * 3, on_core_s=4.9),
+            *("late rank", (2,), "wait for rank 2: it"),
+        ),
         # More ranks than cores, which yield where they wait: others had most of both cores.
         (
             queued(even("allreduce", [9.4] * 4), [8.9] * 4, host_cores=2, yields=True),
@@ -305,3 +314,10 @@ def test_a_rank_that_waits_as_long_itself_is_not_blamed() -> None:
     cause = find_cause(Recording(Path("a"), tuple(even("barrier", [3.5, 1.7]))))
     assert cause is not None
     assert (cause.kind.value, cause.ranks) == ("barriers", ())
+
+
+def test_a_core_saves_no_more_than_the_lateness_of_the_rank_that_lacks_it() -> None:
+    ranks = queued(even("allreduce", [1.1, 0.2]), [0.1, 1.5], on_core_s=8.0)
+    (advice, *_) = Analysis(Recording(Path("a"), tuple(ranks))).advice
+    assert advice.title.startswith("Give each rank a core")
+    assert advice.most_s == pytest.approx(0.9)

@@ -34,7 +34,11 @@ def _largest(cause: Cause) -> float:
 
 
 def _without_cores(cause: Cause) -> float | None:
-    return cause.shortage.queued_s if cause.shortage else None
+    if not cause.shortage:
+        return None
+    return (
+        min(cause.shortage.queued_s, _lateness(cause)) if cause.ranks else cause.shortage.queued_s
+    )
 
 
 def _unknown(cause: Cause) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hvprof.analysis.causes.kinds import Kind
@@ -120,10 +121,33 @@ def _without(
     if least_s > max(_WITHOUT * run_s, uneven_s):
         return Shortage(Kind.WITHOUT_CORES, host, len(here), cores, queued_s=least_s, bound=bound)
     middle_s = (min(outside_s) + max(outside_s)) / 2
-    late = [one for one in here if one.outside_s > middle_s]
-    longer_s = max(outside_s) - min(outside_s)
-    queued_s = min((one.outside_s - one.own_s for one in late), default=0.0)
-    if 2 * len(late) > len(here) or longer_s < _WITHOUT * run_s or queued_s < _MOST * longer_s:
+    late = tuple(one.rank for one in here if one.outside_s > middle_s)
+    if max(outside_s) - min(outside_s) < _WITHOUT * run_s:
         return None
-    numbers = tuple(one.rank for one in late)
-    return Shortage(Kind.WITHOUT_CORES, host, len(here), cores, 0.0, queued_s, numbers, bound=bound)
+    return late_without(here, late, cores, bound=bound)
+
+
+def late_without(
+    here: Sequence[RankTime], late: Sequence[int], cores: int, *, bound: bool = False
+) -> Shortage | None:
+    """The cores that late ranks of a host waited for; None if they would be late with them, too.
+
+    Where all of them compete with others for cores, ranks with more work wait longer for one, too.
+    What counts is how much longer they are outside of MPI in relation to the others.
+    """
+    slow = [one for one in here if one.rank in late]
+    others = [one for one in here if one.rank not in late]
+    if len(slow) != len(late) or 2 * len(slow) > len(here) or not slow:
+        return None
+    longer_s = max(one.outside_s for one in slow) - min(one.outside_s for one in others)
+    queued_s = min(one.outside_s - one.own_s for one in slow)
+    longer = _mean(one.outside_s for one in slow) / _mean(one.outside_s for one in others) - 1
+    longer_by_itself = _mean(one.own_s for one in slow) / _mean(one.own_s for one in others) - 1
+    if queued_s < _MOST * longer_s or longer_by_itself > _MOST * longer:
+        return None
+    host = slow[0].host
+    return Shortage(Kind.WITHOUT_CORES, host, len(here), cores, 0.0, queued_s, (*late,), bound)
+
+
+def _mean(times_s: Iterable[float]) -> float:
+    return max(statistics.fmean(times_s), 1e-9)

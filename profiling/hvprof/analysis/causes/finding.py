@@ -8,10 +8,10 @@ cores are late by turns, whatever else they do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hvprof.analysis.causes.cause import Cause
-from hvprof.analysis.causes.cores import shortage
+from hvprof.analysis.causes.cores import Shortage, late_without, shortage
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.patterns import apart, is_pipeline, is_send_chain, master
 from hvprof.analysis.causes.unfinished import Went, last_call
@@ -24,12 +24,13 @@ from hvprof.analysis.waiting.call_costs import (
     operation_costs,
 )
 from hvprof.analysis.waiting.rank_time import RankTime, calling_threads, rank_times
-from hvprof.model import Recording
+from hvprof.model import RankRecording, Recording
 
 # Shorter runs say nothing: their first calls connect the ranks. Ranks of a job that did not finish
 # end at their last signs of life, which they give every half second.
 _SHORT_S, _SHORT_UNFINISHED_S = 0.1, 2.0
 _ALL_THERE = (Kind.TURNS, Kind.ROOTS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
+_LATE = (Kind.LATE_RANK, Kind.LATE_SENDER, Kind.LATE_RECEIVER)
 # Shares of the run: below the first, communication needs no change; above the second, ranks that
 # differ are worth naming.
 _LIGHT, _UNEVEN = 0.08, 0.02
@@ -68,6 +69,8 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     short = shortage(ranks, times, known)
     run_s = sum(one.run_s for one in times) / len(times)
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
+    if kind in _LATE and (short := _late_without(ranks, times, late)):
+        kind = short.kind
     if kind in _ALL_THERE and (short := shortage(ranks, times, known, even=True)):
         kind = short.kind
     unfinished = any(one.state == "unfinished" for one in recording.ranks)
@@ -104,6 +107,17 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         files_bytes=max((one.file_bytes for one in times if one.rank in late), default=0.0),
         chain=_chain(recording, late),
     )
+
+
+def _late_without(
+    ranks: Mapping[int, RankRecording], times: Sequence[RankTime], late: tuple[int, ...]
+) -> Shortage | None:
+    host = next(one.host for one in times if one.rank in late)
+    here = [one for one in times if one.host == host]
+    cores = max(ranks[one.rank].host_cores or ranks[one.rank].cores for one in here)
+    bound = any(0 < ranks[one.rank].cores < cores for one in here)
+    known = cores and all(one.busy is not None for one in here)
+    return late_without(here, late, cores, bound=bound) if known else None
 
 
 def in_background(recording: Recording) -> bool:
