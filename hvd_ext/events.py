@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -52,12 +53,19 @@ class CommEvent:
 
 @functools.cache
 def recorder() -> Any:
-    """The recorder that was preloaded into this process, or None."""
+    """The recorder that was preloaded into this process, or None.
+
+    If it is of another version and lacks a function, a line says so.
+    """
     text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
     integer, ranks = ctypes.c_int, ctypes.POINTER(ctypes.c_int)
     place = ctypes.c_uint32
     try:
         library: Any = ctypes.CDLL(None)
+        _ = library.hvprof_begin
+    except (AttributeError, OSError):
+        return None
+    try:
         for name, argtypes in (
             ("begin", [integer, integer, text]),
             ("end", [number]),
@@ -82,7 +90,13 @@ def recorder() -> Any:
             function.argtypes, function.restype = argtypes, None
         library.hvprof_group.restype, library.hvprof_collective_begins.restype = integer, place
         library.held_up_ns = count.in_dll(library, "hvprof_handed_over_ns")
-    except (AttributeError, OSError, ValueError):
+    except (AttributeError, ValueError) as error:
+        print(
+            "hvprof: hvd_ext and torch.distributed are not recorded: the preloaded recorder is of "
+            f"another version than hvd_ext ({error}); run make env or pip install . again, or "
+            "record with the hvprof of the environment of the ranks",
+            file=sys.stderr,
+        )
         return None
     return library
 
