@@ -13,6 +13,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def current_stream(device: int) -> int:
+    """The address of the stream in which the calling thread uses a GPU of this process."""
+    address: int = torch.cuda.current_stream(device).cuda_stream
+    return address
+
+
 def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     """The memory of a contiguous CPU tensor, as a 1-D array of uint8."""
     array: np.ndarray[Any, np.dtype[Any]] = tensor.detach().reshape(-1).view(torch.uint8).numpy()

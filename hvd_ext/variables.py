@@ -154,9 +154,9 @@ DEVICE_ARENA = Variable(
     "HVD_EXT_DEVICE_ARENA",
     "1",
     "1 reduces gradients on GPUs over CUDA IPC, where a check before the first step finds the"
-    " right bits; 0 leaves them to Horovod",
-    "hvd_ext.torch",
-    _switch("0 for Horovod's own exchange"),
+    " right bits; 0 leaves them to Horovod, or to DDP's process group",
+    "hvd_ext.torch, hvd_ext.c10d",
+    _switch("0 for Horovod's or DDP's own exchange"),
     "1",
 )
 KEEP_MEMORY = Variable(

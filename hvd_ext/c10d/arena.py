@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,7 +71,7 @@ class BucketArena(HostArena):
             WindowError: on every rank, if some cannot share memory.
         """
         self.described, self.buffers, self.shared = tuple(described), tuple(buffers), shared
-        layout = _layout(described, pages if shared else align_up)
+        layout = lay_out(described, pages if shared else align_up)
         scale = 1.0 / topology.world.size
         super().__init__(topology, layout, scale, table, timeout_s, format)
         self._addresses = [buffer.data_ptr() for buffer in buffers]
@@ -106,20 +106,36 @@ class BucketArena(HostArena):
 
     def explain(self) -> str:
         """Say which buckets there are, where they lie, and how they are reduced."""
-        sizes = [bucket.message_bytes for bucket in self.described]
         where = "reduced where they lie" if self.shared else "copied to shared memory and back"
-        return (
-            f"buckets: {len(sizes)} of DDP's, of {format_bytes(min(sizes))} to "
-            f"{format_bytes(max(sizes))}, {where}\n{super().explain()}"
-        )
+        return f"{explain_buckets(self.described, where)}\n{super().explain()}"
 
 
-def _layout(described: Sequence[Bucket], round_up: Any) -> Layout:
+def explain_buckets(described: Sequence[Bucket], where: str) -> str:
+    """Report how many buckets of DDP's there are, of what sizes, and where they are reduced."""
+    sizes = [bucket.message_bytes for bucket in described]
+    return (
+        f"buckets: {len(sizes)} of DDP's, of {format_bytes(min(sizes))} to "
+        f"{format_bytes(max(sizes))}, {where}"
+    )
+
+
+def lay_out(
+    described: Sequence[Bucket], round_up: Callable[[int], int], padded: bool = False
+) -> Layout:
+    """Lay out buckets one after the other.
+
+    Args:
+        described: the buckets, each as if it lay at the start.
+        round_up: gives the bytes that a bucket of some bytes takes.
+        padded: whether these count as its elements, too.
+    """
     placed, end = [], 0
     for bucket in described:
         spans = tuple(
             Span(s.parameter, end + s.offset_bytes, s.count, s.columns) for s in bucket.spans
         )
-        placed.append(Bucket(bucket.dtype, end, bucket.count, spans))
-        end += round_up(bucket.message_bytes)
+        taken = round_up(bucket.message_bytes)
+        count = taken // DTYPES[bucket.dtype].item_bytes if padded else bucket.count
+        placed.append(Bucket(bucket.dtype, end, count, spans))
+        end += taken
     return Layout(tuple(placed), end)

@@ -26,9 +26,9 @@ def install() -> None:
     """Replace Gloo as the default process group's backend on the CPU, for this process.
 
     To be called before the process group is made. DDP models then exchange gradients as after
-    `attach`, from their first forward pass in training on, unless they have a communication hook
-    or `attach` refuses them; FSDP2 models as after `fsdp.use`. `new_group(backend="gloo")` stays
-    Gloo's.
+    `attach`, from their first forward pass in training on, unless they have a communication hook,
+    are on a GPU or are refused by `attach`; FSDP2 models as after `fsdp.use`.
+    `new_group(backend="gloo")` stays Gloo's.
 
     Raises:
         UsageError: a variable of hvd_ext has no valid value.
@@ -93,7 +93,8 @@ def _attach_in_training(model: DistributedDataParallel) -> None:
             return  # one rank may evaluate alone
         handle.remove()
         try:
-            check(model)
+            if check(model).type != "cpu":
+                raise UsageError("it is on a GPU; attach(model) has hvd_ext reduce its gradients")
         except UsageError as refused:
             print(f"hvd_ext: a model stays with its process group: {refused}", file=sys.stderr)
             return

@@ -2,10 +2,12 @@
 
 # No `from __future__ import annotations`: torch compares the hook's annotations with classes.
 import torch
+import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_ext import variables
+from hvd_ext.arena.cuda.arena import SERVED
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
 from hvd_ext.c10d.ranks import limit_s_of, topology_of
@@ -13,6 +15,8 @@ from hvd_ext.compression.formats import FORMATS, Format, parse
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import MismatchError, UsageError
 from hvd_ext.tensors import dtype_name
+
+_SERVED = {"cpu": tuple(DTYPES), "cuda": SERVED}
 
 
 def attach(ddp_model: DistributedDataParallel, compression: Format | str | None = None) -> Exchange:
@@ -22,8 +26,13 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     shards travel by the algorithm that the table names, or in a format of fewer bytes. Everything
     else stays with the model's process group. The model takes no other communication hook.
 
+    Gradients on a GPU are reduced there, after a check that this machine's GPUs give the right
+    sums. If they do not, or GPUs cannot share memory, DDP's process group reduces them, and rank 0
+    logs the reason.
+
     Args:
-        ddp_model: on the CPU, with dense gradients of float16, bfloat16, float32 or float64.
+        ddp_model: on the CPU or on one GPU, with dense gradients of float16, bfloat16, float32 or,
+            on the CPU, float64.
         compression: how float32 travels between nodes: "none", "bf16", "fp16", "int8" or
             "powersgd:rank=4". By default HVD_EXT_COMPRESSION, or "none".
 
@@ -32,21 +41,35 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
 
     Raises:
         UsageError: the model, the format or the way the ranks were started is not supported.
-        MismatchError: ranks ask for different formats.
+        MismatchError: ranks ask for different formats, or have the model on different devices.
         StallError: ranks did not reach this in time; names them.
     """
     format = _format(variables.COMPRESSION.read() if compression is None else compression)
-    check(ddp_model)
+    device = check(ddp_model)
+    on_gpu = device.type == "cuda"
     topology = topology_of(ddp_model.process_group)
     timeout_s = limit_s_of(ddp_model.process_group)
-    asked = topology.allgather(format.name, timeout_s, "hvd_ext.c10d.attach()")
-    for rank, name in zip(topology.ranks, asked, strict=True):
-        if name != asked[0]:
+    off = f"HVD_EXT_DEVICE_ARENA=0 on rank {dist.get_rank()}"
+    refusal = off if on_gpu and not variables.DEVICE_ARENA.read() else ""
+    mine = format.name, device.type, refusal
+    asked = topology.allgather(mine, timeout_s, "hvd_ext.c10d.attach()")
+    for rank, (name, place, _) in zip(topology.ranks, asked, strict=True):
+        if name != asked[0][0]:
             raise MismatchError(
                 f"compression: rank {rank} asks for {name!r}, and rank {topology.ranks[0]} for "
-                f"{asked[0]!r}: ask for the same on every rank"
+                f"{asked[0][0]!r}: ask for the same on every rank"
             )
-    exchange = Exchange(topology, ddp_model.process_group, format, timeout_s)
+        if place != asked[0][1]:
+            raise MismatchError(
+                f"attach(): the model of rank {rank} is on {place}, and that of rank "
+                f"{topology.ranks[0]} on {asked[0][1]}: move it to the same kind of device on "
+                "every rank"
+            )
+    exchange = Exchange(
+        *(topology, ddp_model.process_group, format, timeout_s),
+        device=device.index if on_gpu else None,
+        refusal=next((said for *_, said in asked if said), ""),
+    )
     ddp_model.register_comm_hook(exchange, hvd_ext_hook)
     lifecycle.note(exchange)
     return exchange
@@ -67,24 +90,36 @@ def _format(asked: Format | str) -> Format:
     return format
 
 
-def check(ddp_model: DistributedDataParallel) -> None:
+def check(ddp_model: DistributedDataParallel) -> torch.device:
     """Refuse what `attach` does not serve; the same on every rank.
 
+    Returns:
+        Where the model's gradients are.
+
     Raises:
-        UsageError: the model is not DDP's, not on the CPU, or has gradients that it does not serve.
+        UsageError: the model is not DDP's, not on the CPU or one GPU, or has gradients that are not
+            served there.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise UsageError(
             f"attach() takes a DistributedDataParallel model, not {type(ddp_model).__name__}: wrap "
             "the model first"
         )
-    for name, parameter in ddp_model.module.named_parameters():
-        dtype = dtype_name(parameter.dtype)
-        if parameter.requires_grad and (parameter.device.type != "cpu" or dtype not in DTYPES):
+    trained = [(n, p) for n, p in ddp_model.module.named_parameters() if p.requires_grad]
+    places = list(dict.fromkeys(parameter.device for _, parameter in trained))
+    for name, parameter in trained:
+        dtype, place = dtype_name(parameter.dtype), parameter.device
+        if dtype not in _SERVED.get(place.type, ()):
             raise UsageError(
-                f"parameter {name!r} is {dtype} on {parameter.device}: attach() serves float16, "
-                "bfloat16, float32 and float64 on the CPU; leave this model to its process group"
+                f"parameter {name!r} is {dtype} on {place}: attach() serves float16, bfloat16 and "
+                "float32 on the CPU and on GPUs of CUDA, and float64 on the CPU; leave this model "
+                "to its process group"
             )
+    if len(places) > 1:
+        raise UsageError(
+            f"parameters are on {' and '.join(map(str, places))}: attach() serves a model on one "
+            "device; leave this model to its process group"
+        )
     for name, module in ddp_model.module.named_modules():
         if getattr(module, "sparse", False) and isinstance(
             module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -93,3 +128,4 @@ def check(ddp_model: DistributedDataParallel) -> None:
                 f"module {name!r} has sparse gradients: make it with sparse=False, or leave this "
                 "model to its process group"
             )
+    return places[0] if places else torch.device("cpu")

@@ -8,12 +8,12 @@ one, once all of them are known.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,8 +21,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.cuda.self_check import prove
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.c10d.arena import BucketArena, describe
+from hvd_ext.c10d.device_arena import DeviceBucketArena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
@@ -30,6 +32,7 @@ from hvd_ext.job.closing import close_later
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.topology import Topology
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.tensors import current_stream
 
 # After these steps ranks ask each other whether DDP has moved its buckets. It rebuilds them after
 # the first step, or with static_graph after the second. A bucket that has moved is copied until
@@ -46,7 +49,13 @@ class Exchange:
     """The result of `attach`: the exchange of one DDP model's gradients."""
 
     def __init__(
-        self, topology: Topology, group: dist.ProcessGroup, format: Format, timeout_s: float
+        self,
+        topology: Topology,
+        group: dist.ProcessGroup,
+        format: Format,
+        timeout_s: float,
+        device: int | None = None,
+        refusal: str = "",
     ) -> None:
         """Exchange nothing yet; collective.
 
@@ -55,14 +64,19 @@ class Exchange:
             group: DDP's, which serves where ranks cannot share memory.
             format: in which float32 travels between nodes.
             timeout_s: how long ranks are waited for.
+            device: ordinal of the GPU that gradients are on; None: the CPU.
+            refusal: why DDP's group is to serve, the same on every rank, or empty.
         """
         self._topology, self._group = topology, group
         self._format, self._timeout_s = format, timeout_s
-        self._arena: BucketArena | None = None
-        self._shared = topology.homogeneous
-        self._why_copied = self._why_not = ""
+        self._device = device
+        self._arena: BucketArena | DeviceBucketArena | None = None
         if not topology.homogeneous:
-            self._give_way("nodes have different numbers of ranks")
+            refusal = refusal or "nodes have different numbers of ranks"
+        self._shared = device is None and not refusal
+        self._why_copied = self._why_not = ""
+        if refusal:
+            self._give_way(refusal)
         self._steps = 0
         self._progress: ProgressThread | None = None
         self._pending: deque[Future[None]] = deque()
@@ -100,7 +114,9 @@ class Exchange:
         """
         if self._why_not:
             return allreduce_hook(self._group, bucket)
-        future: Any = torch.futures.Future()
+        place = bucket.buffer().device
+        # Whoever waits for it waits for the copies that are queued.
+        future: Any = torch.futures.Future(devices=None if place.type == "cpu" else [place])
         self._buffers.append(bucket.buffer())
         self._futures.append(future)
         self._begin(bucket)
@@ -128,11 +144,13 @@ class Exchange:
             self._new.append(describe(bucket))
         elif not bucket.is_last():
             arena.put(index, bucket.buffer())
-            self._submit(functools.partial(arena.reduce, index))
+            self._submit(partial(arena.reduce, index))
 
     def _submit(self, work: Work) -> None:
         if self._progress is None:
+            assert self._arena is not None
             self._progress = ProgressThread()
+            self._pending.append(self._progress.submit(self._arena.enter_thread))
         self._pending.append(self._progress.submit(work))
 
     def _end_step(self) -> None:
@@ -161,7 +179,7 @@ class Exchange:
             future.set_result(buffer)
         self._buffers, self._futures, self._new = [], [], []
 
-    def _end_early(self, arena: BucketArena, count: int) -> None:
+    def _end_early(self, arena: BucketArena | DeviceBucketArena, count: int) -> None:
         """Have DDP's first `count` buckets hold the means; the others of this round are no more."""
         wait_for(self._pending)
         for index in range(count, len(arena.described)):
@@ -195,17 +213,21 @@ class Exchange:
         settled = self._steps >= _SETTLED_AFTER or not self._format.has_residual
         while not self._why_not and self._arena is None:
             try:
-                self._arena = BucketArena(
-                    self._topology,
-                    described,
-                    self._buffers,
-                    self._shared,
-                    self._table,
-                    self._timeout_s,
-                    self._format if settled else NONE,
-                )
+                self._arena = self._make(described, self._format if settled else NONE)
             except WindowError as error:  # on every rank alike
                 self._give_way(str(error))
+
+    def _make(self, described: Sequence[Bucket], format: Format) -> BucketArena | DeviceBucketArena:
+        topology, table, timeout_s = self._topology, self._table, self._timeout_s
+        if self._device is None:
+            return BucketArena(
+                topology, described, self._buffers, self._shared, table, timeout_s, format
+            )
+        stream = partial(current_stream, self._device)
+        prove(topology, self._device, stream, table, timeout_s)
+        return DeviceBucketArena(
+            topology, described, self._buffers, self._device, table, timeout_s, format
+        )
 
     def _give_way(self, reason: str) -> None:
         """Copy buckets that cannot be shared, and leave those that cannot be copied to DDP."""
@@ -232,7 +254,7 @@ class Exchange:
         return self._topology.allgather(mine, self._timeout_s, "a gradient exchange")
 
 
-def _fits(arena: BucketArena, bucket: Any) -> bool:
+def _fits(arena: BucketArena | DeviceBucketArena, bucket: Any) -> bool:
     """Whether a bucket is one of the arena's; the same on every rank."""
     index, described = bucket.index(), arena.described
     if index >= len(described) or bucket.is_last() != (index == len(described) - 1):

@@ -1,6 +1,6 @@
-"""torch.distributed on a GPU: NCCL serves it, and hvd_ext says what it leaves to NCCL.
+"""torch.distributed on a GPU: DDP by NCCL and by hvd_ext, and both backends in one group.
 
-With one process: NCCL takes no two on a GPU.
+NCCL with one process: it takes no two on a GPU, unless it is told to.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ def test_the_trainers_ddp_is_on_nccl(launch, tmp_path):
     assert (tmp_path / "checkpoint.pt").exists()
 
 
-def test_hvd_exts_hook_leaves_a_model_on_the_gpu_to_its_group(launch, tmp_path):
+def test_hvd_exts_hook_serves_the_trainers_ddp(launch, tmp_path):
     arguments = [*TRAIN, "--exchange", "ddp+hvd_ext", "--steps", "3", "--output", tmp_path]
     done = launch(1, arguments, timeout=90)
-    assert done.returncode != 0, done.stdout
-    assert "leave this model to its process group" in done.stdout
-    assert "Traceback" not in done.stdout
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(("np", "nodes"), [(2, []), (4, []), (4, ["nodes"])])
+def test_hvd_exts_hook_gives_the_bits_of_the_cpu(launch, np, nodes):
+    done = launch(np, ["tests/programs/c10d/ddp_on_gpu.py", *nodes], timeout=90)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("\nok ") == np, done.stdout
 
 
 def test_one_group_serves_the_cpu_and_the_gpu(launch):

@@ -20,7 +20,7 @@ def replicate(  # type: ignore[no-redef]
     """The model as DDP's, with hvd_ext's hook. A collective.
 
     Args:
-        model: on the CPU, with rank 0's state.
+        model: with rank 0's state.
         compression: as `hvd_ext.c10d.attach` takes it.
         passes: backward passes in each step.
 

@@ -31,6 +31,39 @@ _COUNTS = (1, 33, 4_097, 65_536)
 _BUCKET_BYTES = 1 << 16
 
 
+# The GPUs of this process whose sums were seen to be right, each with the ranks that took part.
+_proved: set[tuple[int, tuple[int, ...]]] = set()
+
+
+def prove(
+    topology: Topology,
+    device: int,
+    current_stream: Callable[[], int],
+    table: Table,
+    timeout_s: float,
+) -> None:
+    """Check these ranks' GPUs, unless that was done before; collective.
+
+    Args:
+        topology: as `check`, and so on.
+        device: likewise.
+        current_stream: likewise.
+        table: likewise.
+        timeout_s: likewise.
+
+    Raises:
+        WindowError: as `check`.
+        StallError: ranks did not reach this in time; names them.
+    """
+    of_ranks = device, tuple(topology.ranks)
+    # A rank may have changed its GPU since.
+    asked = topology.allgather(of_ranks in _proved, timeout_s, "the self-check of GPUs")
+    if all(asked):
+        return
+    check(topology, device, current_stream, table, timeout_s)
+    _proved.add(of_ranks)
+
+
 def check(
     topology: Topology,
     device: int,

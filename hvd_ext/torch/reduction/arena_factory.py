@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
-from hvd_ext.arena.cuda.self_check import check
+from hvd_ext.arena.cuda.self_check import prove
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
@@ -21,6 +22,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.tensors import current_stream
 from hvd_ext.torch import horovods
 from hvd_ext.torch.agreement import agree_on_layout
 from hvd_ext.torch.job.begun_steps import BegunSteps
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
     from hvd_ext.job.topology import Topology
 
-# The GPUs of this process whose sums were seen to be right.
-_proved: set[int] = set()
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
 
@@ -213,20 +213,15 @@ class ArenaFactory:
     def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":
             index = self._device.index
-
-            def current_stream() -> int:
-                return torch.cuda.current_stream(index).cuda_stream
-
-            if index not in _proved:
-                check(self._topology, index, current_stream, self._table, self._timeout_s)
-                _proved.add(index)
+            stream = partial(current_stream, index)
+            prove(self._topology, index, stream, self._table, self._timeout_s)
             return DeviceArena(
                 self._topology,
                 layout,
                 self._scale,
                 self._timeout_s,
                 index,
-                current_stream,
+                stream,
                 self._table,
                 self.compression.format,
             )

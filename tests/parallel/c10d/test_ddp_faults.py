@@ -31,6 +31,9 @@ def shared_memory() -> set[str]:
             marks=pytest.mark.long,
         ),
         ("group", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("step device", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("step device nodes", "rank 2 (node2) did not reach a gradient exchange within 3 s"),
+        ("kill device", "signal 9"),
         pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param("raise", "ValueError: loss is NaN", marks=pytest.mark.long),
     ],
@@ -39,9 +42,9 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
     before, start = shared_memory(), time.monotonic()
     done = launch(
         3,
-        ["tests/programs/c10d/ddp_fault.py", how],
+        ["tests/programs/c10d/ddp_fault.py", *how.split()],
         # A rank's own error must end the job long before ranks are given up.
-        env={"HVD_EXT_STALL_TIMEOUT_S": "300" if how in ("kill", "raise") else "3"},
+        env={"HVD_EXT_STALL_TIMEOUT_S": "300" if how.split()[0] in ("kill", "raise") else "3"},
         timeout=90,
     )
     assert done.returncode != 0, done.stdout

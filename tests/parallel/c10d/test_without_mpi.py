@@ -23,7 +23,9 @@ def torchrun(*arguments: str, lives: int = 1, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("part", [pytest.param("hook", marks=pytest.mark.long), "backend", "asked"])
+@pytest.mark.parametrize(
+    "part", [pytest.param("hook", marks=pytest.mark.long), "device", "backend", "asked"]
+)
 def test_all_doors_work_without_mpi(part):
     code, output = torchrun(part)
     assert code == 0, output

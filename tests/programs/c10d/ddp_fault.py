@@ -1,6 +1,7 @@
-"""`ddp_fault.py HOW`: rank 2 of a DDP job that hvd_ext serves fails, in one of several ways.
+"""`ddp_fault.py HOW [device] [nodes]`: rank 2 of a DDP job that hvd_ext serves fails.
 
-With "group" the job is ranks 1 and 2 alone.
+HOW is one of several ways; with "group" the job is ranks 1 and 2 alone. With "device" gradients are
+on GPUs of the stand-in, and with "nodes" each rank is a node.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
@@ -44,6 +46,16 @@ layers = [torch.nn.Linear(40, 40) for _ in range(4)]
 model = DistributedDataParallel(
     torch.nn.Sequential(*layers), bucket_cap_mb=0.001, process_group=group
 )
+patch = pytest.MonkeyPatch()
+if "device" in sys.argv:
+    from tests.support.c10d.device_ddp import on_device
+
+    on_device(patch, 0)
+if "nodes" in sys.argv:
+    from tests.support.arena.pretended_nodes import pretend
+
+    topology = pretend(MPI.COMM_WORLD, 1)
+    patch.setattr("hvd_ext.c10d.ddp.topology_of", lambda group: topology)
 if how == "attach" and is_odd:
     fail()
 exchange = hvd_ext.c10d.attach(model)

@@ -36,6 +36,23 @@ def hook() -> None:
     assert [losses(used) for used in (True, False)] == [losses(False)] * 2
 
 
+def device() -> None:
+    """DDP's gradients on GPUs, of the stand-in, which prove themselves over the store."""
+    from hvd_ext.arena.cuda import self_check
+    from tests.support.c10d.device_ddp import on_device
+
+    dist.init_process_group("gloo")
+    want = train(False)
+    check = self_check.check
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(self_check, "check", lambda *given: check(*given, rounds=3))
+        on_device(patch, dist.get_rank(), proved=False)
+        said: list[str] = []
+        got = train(True, looked_at=lambda exchange, _: said.append(exchange.explain()))
+        assert "CUDA IPC" in said[0], said
+        assert all(map(torch.equal, want, got))
+
+
 def losses(used: bool) -> list[float]:
     """Of FSDP2, with or without hvd_ext."""
     torch.manual_seed(3)
@@ -149,7 +166,7 @@ def attach() -> None:
     hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False))
 
 
-PARTS = {part.__name__: part for part in (hook, backend, asked, again, late, rendezvous)}
+PARTS = {part.__name__: part for part in (hook, device, backend, asked, again, late, rendezvous)}
 torch.set_num_threads(1)
 try:
     PARTS[sys.argv[1]]()
