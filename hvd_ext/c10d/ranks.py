@@ -14,17 +14,19 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from hvd_ext import variables
 from hvd_ext.c10d import without_mpi
 from hvd_ext.c10d.lifecycle import watch
+from hvd_ext.c10d.store_comm import StoreComm
 from hvd_ext.c10d.torch_internals import store_of, timeout_s_of
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.stalls import ends_after
 from hvd_ext.job.topology import Topology, discover
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _LOOPBACK = "127.0.0.1"
-# By the MPI ranks of a group.
-_topologies: dict[tuple[int, ...], Topology] = {}
+# By the ranks of a group, as MPI numbers them and as torch does.
+_topologies: dict[tuple[tuple[int, ...], tuple[int, ...]], Topology] = {}
 
 
 def rendezvous(
@@ -90,8 +92,8 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
     """The nodes and ranks of a process group; collective over it.
 
     Raises:
-        UsageError: MPI numbers these ranks in another way, or they are on several nodes and MPI
-            did not start them.
+        UsageError: the ranks are on several nodes and MPI did not start them; or it did, and one
+            of them is missing.
         StallError: ranks did not reach this in time; names them.
     """
     return topology_among(
@@ -129,22 +131,49 @@ def topology_among(
     world = without_mpi.mpi_world(size)
     if world is None:
         return without_mpi.discover(store, ranks, rank, occasion, timeout_s)
-    if ranks not in _topologies:
-        _topologies[ranks] = _discover(world, ranks, rank, occasion, timeout_s)
-    return _topologies[ranks]
+    if error := ends_after():
+        raise UsageError(
+            f"{occasion}: ranks that MPI started cannot continue without one of them, as those of "
+            f"torchrun can: {error}"
+        )
+    members = _members(world, ranks, rank, occasion, timeout_s, store)
+    if (members, ranks) not in _topologies:
+        _topologies[members, ranks] = _discover(world, members, ranks, occasion, timeout_s)
+    return _topologies[members, ranks]
+
+
+def _members(
+    world: MPI.Intracomm,
+    ranks: tuple[int, ...],
+    rank: int,
+    occasion: str,
+    timeout_s: float,
+    store: Any,
+) -> tuple[int, ...]:
+    """MPI's numbers of a group's ranks, in the group's order; collective over it."""
+    if len(ranks) == world.size:  # all of MPI's, which need no store to meet
+        numbers = monitored_allgather(world, rank, timeout_s, occasion)
+        if sorted(numbers) != sorted(ranks):
+            raise UsageError(
+                f"{occasion}: the ranks call themselves {numbers}, and should be {sorted(ranks)}: "
+                "give each process its own rank, or use init_method='mpi://'"
+            )
+        return tuple(numbers.index(number) for number in ranks)
+    comm: Any = StoreComm(store, "hvd_ext/members", ranks.index(rank), len(ranks), timeout_s)
+    return tuple(monitored_allgather(comm, world.rank, timeout_s, occasion, ranks=ranks))
 
 
 def _discover(
-    world: MPI.Intracomm, ranks: tuple[int, ...], rank: int, occasion: str, timeout_s: float
+    world: MPI.Intracomm,
+    members: tuple[int, ...],
+    ranks: tuple[int, ...],
+    occasion: str,
+    timeout_s: float,
 ) -> Topology:
-    part: Any = _Part(world, ranks)
-    met = monitored_allgather(part, (world.rank, rank), timeout_s, occasion, ranks=ranks)
-    if wrong := [pair for pair in met if pair[0] != pair[1]]:
-        raise UsageError(
-            f"torch.distributed calls MPI's rank {wrong[0][0]} rank {wrong[0][1]}: call "
-            "init_process_group(init_method='mpi://')"
-        )
-    comm = world.Create_group(world.group.Incl(ranks))
+    part: Any = _Part(world, members)
+    # MPI's own collectives, which follow, would wait for ever.
+    monitored_allgather(part, None, timeout_s, occasion, ranks=ranks)
+    comm = world.Create_group(world.group.Incl(members))
     topology = discover(comm, timeout_s, ranks)
     comm.Free()
     return topology

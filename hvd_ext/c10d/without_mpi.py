@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def mpi_world(size: int) -> MPI.Intracomm | None:
-    """MPI's ranks; None where MPI did not start the ranks of torch.distributed.
+    """MPI's ranks, which may be more; None where MPI did not start those of torch.distributed.
 
     Args:
         size: of torch.distributed.
 
     Raises:
-        UsageError: MPI started some of them.
+        UsageError: MPI started only some of them.
     """
     if dist.is_torchelastic_launched() and "mpi4py.MPI" not in sys.modules:
         return None  # MPI would start for each rank alone, where it can
@@ -40,7 +40,7 @@ def mpi_world(size: int) -> MPI.Intracomm | None:
     except (ImportError, RuntimeError):  # mpi4py or its MPI library is not there
         return None
     world = MPI.COMM_WORLD
-    if world.size == size:
+    if world.size >= size:
         return world
     if world.size == 1:
         return None

@@ -30,7 +30,7 @@ _SLICE_S = 0.5
 # How long an error may take to end the job on its own: a traceback, the program's own
 # clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
 _END_WITHIN_S = 10.0
-_timers: list[threading.Timer] = []
+_timers: list[tuple[threading.Timer, HvdExtError]] = []
 
 
 def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
@@ -175,10 +175,15 @@ def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
     timer = threading.Timer(within_s, abort)
     timer.daemon = True
     timer.start()
-    _timers.append(timer)
+    _timers.append((timer, error))
+
+
+def ends_after() -> HvdExtError | None:
+    """The error after which the job ends soon, if it does."""
+    return _timers[0][1] if _timers else None
 
 
 def go_on() -> None:
     """Withdraw the end of the job that `end_job` has begun: the program has handled the error."""
     while _timers:
-        _timers.pop().cancel()
+        _timers.pop()[0].cancel()

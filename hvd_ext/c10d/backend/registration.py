@@ -53,8 +53,8 @@ def create(options: Any, backend_options: object = None) -> Group:
         backend_options: ignored.
 
     Raises:
-        UsageError: MPI numbers these ranks in another way; or it did not start them, and they
-            cannot share memory.
+        UsageError: MPI did not start these ranks, and they cannot share memory; or it did, and one
+            of them is missing.
         StallError: ranks did not reach this in time; names them.
     """
     rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)

@@ -1,6 +1,6 @@
-"""`lives.py PART`: process groups that end and begin again in three processes, without MPI's ranks.
+"""`lives.py PART [HOW]`: process groups that end and begin again in three processes.
 
-The parent keeps the store, as a supervisor of such jobs does.
+Without MPI the parent keeps the store, as a supervisor of such jobs does; `by-mpi`: rank 0 of MPI.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
 from hvd_ext.errors import HvdExtError
@@ -27,7 +28,6 @@ SIZE, LIVES, SETTLED = 3, 100, 20
 
 def begin(store: Any, name: str, rank: int, size: int, timeout_s: float = 60) -> None:
     """Make the default group over its own part of the store."""
-    assert hvd_ext.c10d
     limit = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "hvd_ext", store=PrefixStore(name, store), rank=rank, world_size=size, timeout=limit
@@ -35,7 +35,7 @@ def begin(store: Any, name: str, rank: int, size: int, timeout_s: float = 60) ->
 
 
 def use() -> None:
-    """A collective of each kind of group, and a message."""
+    """A collective of each kind of group, a message, and a DDP model."""
     rank, size = dist.get_rank(), dist.get_world_size()
     total = torch.full((5000,), float(rank))
     dist.all_reduce(total)
@@ -49,6 +49,12 @@ def use() -> None:
         dist.recv(found, 1 - rank)
         work.wait()
         assert found.unique().tolist() == [1.0 - rank]
+    model = DistributedDataParallel(torch.nn.Linear(5, 1, bias=False))
+    hvd_ext.c10d.attach(model)
+    model(torch.full((1, 5), float(rank))).backward()
+    (weight,) = model.parameters()
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, torch.tensor(sum(range(size)) / size))
 
 
 def held() -> dict[str, int]:
@@ -105,11 +111,41 @@ def without(store: Any, number: int) -> None:
 def child(number: int, part: str, port: int) -> None:
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
-    {"again": again, "without": without}[part](store, number)
+    {"again": again, "without": without, "refused": refused}[part](store, number)
     print("done", flush=True)
 
 
-if __name__ == "__main__":
+def by_mpi(part: str) -> None:
+    """One of MPI's ranks. Groups number the ranks in other ways, and may have fewer."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False) if world.rank == 0 else None
+    port = world.bcast(kept.port if kept else 0)
+    child(world.rank, part, port)
+    world.Barrier()  # nobody needs the store any more
+
+
+def refused(store: Any, number: int) -> None:
+    """A rank stops: without it no group is made, because MPI cannot end without it."""
+    begin(store, "all", number, SIZE, timeout_s=5)
+    use()
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        dist.all_reduce(torch.ones(100))
+    except HvdExtError:
+        dist.destroy_process_group()
+    try:
+        begin(store, "fewer", number // 2, SIZE - 1)
+    except HvdExtError as error:
+        print(f"process {number}: {error}", flush=True)
+        raise
+
+
+if __name__ == "__main__" and sys.argv[2:] == ["by-mpi"]:
+    by_mpi(sys.argv[1])
+elif __name__ == "__main__":
     kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     children = [
