@@ -133,7 +133,7 @@ def late_without(
     """The cores that late ranks of a host waited for; None if they would be late with them, too.
 
     Where all of them compete with others for cores, ranks with more work wait longer for one, too.
-    What counts is how much longer they are outside of MPI in relation to the others.
+    The measure is how much longer than the others they are outside of MPI, in relation.
     """
     slow = [one for one in here if one.rank in late]
     others = [one for one in here if one.rank not in late]
