@@ -21,6 +21,7 @@ from hvprof.analysis.limits.limits import (
 from hvprof.analysis.shares import Shares, shares
 from hvprof.analysis.sites import SiteCost, site_costs
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
+from hvprof.analysis.waiting.call_costs import call_costs
 from hvprof.analysis.waiting.wait_split import Split, split
 from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.format.key import TRAFFIC
@@ -91,7 +92,9 @@ class Findings:
     @cached_property
     def wait_split(self) -> Split | None:
         """Waiting against transfer: from the trace, hvd_ext's own reports, or estimated."""
-        return split(self.recording, waiting(self.recording))
+        blocked = self.cause is not None and not self.recording.all_steps
+        costs = call_costs(self.recording) if blocked else ()
+        return split(self.recording, waiting(self.recording), costs)
 
     @cached_property
     def cause(self) -> Cause | None:

@@ -321,3 +321,14 @@ def test_a_core_saves_no_more_than_the_lateness_of_the_rank_that_lacks_it() -> N
     (advice, *_) = Analysis(Recording(Path("a"), tuple(ranks))).advice
     assert advice.title.startswith("Give each rank a core")
     assert advice.most_s == pytest.approx(0.9)
+
+
+def test_the_table_of_waits_says_what_the_sentence_says() -> None:
+    """Ranks that wait by turns, which no rank's times show."""
+    analysis = Analysis(Recording(Path("a"), tuple(even("allreduce", [5.0] * 4))))
+    assert "an estimated 100 % of it waiting" in verdict(analysis)
+    assert analysis.wait_split is not None
+    ((name, transfer_s, wait_s),) = analysis.wait_split.by_operation
+    assert (name, round(transfer_s, 2), round(wait_s, 2)) == ("allreduce <1 KB", 0.01, 4.99)
+    assert not analysis.wait_split.waited_for
+    assert "do not show" not in analysis.wait_split.note

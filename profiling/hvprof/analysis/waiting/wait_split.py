@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from hvprof.analysis.summary import sized
+from hvprof.analysis.waiting.call_costs import CallCost
 from hvprof.analysis.waiting.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.waiting.wait_time import Waiting
 from hvprof.model import Recording
@@ -22,7 +24,13 @@ _NOTES = {
         "calls. Ranks that alternately wait for each other do not show; hvprof record --trace N "
         "measures them."
     ),
+    "calls": (
+        "The waits are an estimate: the extra time of a call over the fastest rank for the same "
+        "calls, or over what its bytes need at most; hvprof record --trace N measures them."
+    ),
 }
+# A rank that is waited for less than this share of all waiting does not explain it.
+_LITTLE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +44,20 @@ class Split:
         waited_for: (rank, s): how long a rank was waited for, as a mean over all ranks; the
             longest first.
         covered_percent: share of the collective calls that are in it.
+        by_calls: an estimate for each call, of a program that is blocked while it exchanges.
     """
 
     source: str
     by_operation: tuple[tuple[str, float, float], ...]
     waited_for: tuple[tuple[int, float], ...]
     covered_percent: float = 100.0
+    by_calls: bool = False
 
     @property
     def note(self) -> str:
         """How the split was made, in a sentence or two."""
         part = self.covered_percent
-        return _NOTES[self.source] + (
+        return _NOTES["calls" if self.by_calls else self.source] + (
             f" They cover the last {part:.0f} % of the calls." if part < 99.5 else ""
         )
 
@@ -62,11 +72,22 @@ class Split:
         return self.wait_s + sum(transfer for _, transfer, _ in self.by_operation)
 
 
-def split(recording: Recording, waiting: Waiting | None) -> Split | None:
-    """The best split that a recording allows; None where there is nothing to split."""
+def split(
+    recording: Recording, waiting: Waiting | None, costs: Sequence[CallCost] = ()
+) -> Split | None:
+    """The best split that a recording allows; None where there is nothing to split.
+
+    Args:
+        recording: of one job.
+        waiting: of its trace.
+        costs: of its calls, where the program is blocked in them.
+    """
     if waiting is not None and waiting.operations:
         return _from_trace(recording, waiting)
-    return _from_hvd_ext(recording) or _estimate(recording)
+    if own := _from_hvd_ext(recording):
+        return own
+    found = _estimate(recording)
+    return _by_calls(found, recording, costs) if found and costs else found
 
 
 def _from_trace(recording: Recording, waiting: Waiting) -> Split:
@@ -120,6 +141,22 @@ def _estimate(recording: Recording) -> Split | None:
         quickest = min(of, key=lambda rank: of[rank])
         waited[quickest] += sum(of.values()) / count - of[quickest]
     return Split("estimate", _sorted(parts), _longest(waited))
+
+
+def _by_calls(found: Split, recording: Recording, costs: Sequence[CallCost]) -> Split:
+    """An estimate with the waits that the cause is found by, so that both say the same."""
+    waits: dict[str, float] = defaultdict(float)
+    for one in costs:
+        if one.cell.size == recording.size:
+            waits[sized(one.cell.operation, one.cell.low_bytes)] += one.wait_s
+    ranks = len(recording.ranks)
+    parts = {
+        label: [transfer_s + wait_s - waits[label] / ranks, waits[label] / ranks]
+        for label, transfer_s, wait_s in found.by_operation
+    }
+    least_s = _LITTLE * sum(wait_s for _, wait_s in parts.values())
+    late = tuple((rank, time_s) for rank, time_s in found.waited_for if time_s > least_s)
+    return replace(found, by_operation=_sorted(parts), waited_for=late, by_calls=True)
 
 
 def _sorted(parts: dict[str, list[float]]) -> tuple[tuple[str, float, float], ...]:
