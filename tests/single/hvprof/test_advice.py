@@ -95,6 +95,11 @@ def test_smaller_buckets_are_no_advice_where_buckets_are_small() -> None:
     assert [one.title for one in large] == ["Hide communication behind backward"]
     assert "HVD_EXT_BUCKET_BYTES=1MiB" in large[0].command
     assert not trained(112 << 10, 90_000, source="hvd_ext").advice
+    (of_ddp,) = trained(1 << 24, 1000).advice
+    assert "bucket_cap_mb" in of_ddp.setting
+    (of_ddp,) = trained(112 << 10, 90_000).advice
+    assert "attach(model)" in of_ddp.setting
+    assert "bucket_cap_mb" not in of_ddp.setting
 
 
 def test_no_more_communication_is_hidden_than_there_is_time_behind_which() -> None:

@@ -122,10 +122,9 @@ def _unhidden(case: Case) -> Iterator[Advice]:
     waiting_s = min(late[1], steps.exposed_s) if late else 0.0
     waits = f"; {format_seconds(waiting_s)} of it waits for rank {late[0]}" if late else ""
     if case.uses_torch:
-        setting = (
-            "hvd_ext.c10d.attach(model), whose buckets lie in the node's memory; or smaller "
-            "buckets, which start earlier: DDP's bucket_cap_mb"
-        )
+        setting = "hvd_ext.c10d.attach(model), whose buckets lie in the node's memory"
+        if case.largest_bytes > _SMALL_BUCKET:
+            setting += "; or smaller buckets, which start earlier: DDP's bucket_cap_mb"
         command = case.again("attached")
     elif case.uses_hvd_ext:
         if case.largest_bytes <= _SMALL_BUCKET:
