@@ -90,6 +90,14 @@ DERIVED = [
 # Neither moves bytes; making communicators takes its time.
 CALLS = [rank(n, [cell("comm_dup", 4.0, message_bytes=0)]) for n in range(4)]
 ROOTS = [rank(n, [cell("bcast", 4.0, message_bytes=8)]) for n in range(4)]
+# One rank hardly waits in broadcasts: it is their root, and waits for others elsewhere.
+SAME_ROOT = [
+    rank(0, [cell("bcast", 0.5, message_bytes=8), cell("allreduce", 4.0, message_bytes=8)]),
+    *(
+        rank(n, [cell("bcast", 4.0, message_bytes=8), cell("allreduce", 0.5, message_bytes=8)])
+        for n in (1, 2, 3)
+    ),
+]
 # Ranks that exchange data on their own, with 8 s outside of MPI in all: no work one after another.
 APART_BRIEFLY = [
     rank(n, [cell("alltoall", 6.0, 2, 1 << 26), cell("barrier", 1.9, 4, 0)]) for n in (0, 1)
@@ -103,6 +111,7 @@ APART_BRIEFLY = [
         (APART_BRIEFLY, "apart", (0, 1), "ranks 0 and 1, which exchange", "Let the others work"),
         (CALLS, "calls", (), "100 calls of comm_dup take most of it", "Call comm_dup less often"),
         (ROOTS, "roots", (), "the root of bcast, which is another one", "(MPI_Ibcast)"),
+        (SAME_ROOT, "turns", (), "a different one each time", "Wait less often"),
         (PIECES, "pieces", (), "hands out few pieces of work", "Hand out more and smaller pieces"),
         (PIPELINE, "pipeline", (), "this pipeline fills and drains", "microbatches"),
         (SEND_CHAIN, "send chain", (), "sends to the next one before it", "Start all messages"),

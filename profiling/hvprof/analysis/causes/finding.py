@@ -173,13 +173,23 @@ def _kind(
     if first.operation == "barrier":
         return Kind.BARRIERS, ()
     if wait_s > _MOST * time_s or first.wait_s > _MOST * first.time_s:
-        # A root that is the same each time would be late.
-        return (Kind.ROOTS if first.operation in _FROM_A_ROOT else Kind.TURNS), ()
+        # A root that is the same each time would be late, or would wait elsewhere.
+        by_turns = first.operation in _FROM_A_ROOT and _all_wait(times, calls, first)
+        return (Kind.ROOTS if by_turns else Kind.TURNS), ()
     if first.message_bytes is None:
         return Kind.CALLS, ()
     if first.message_bytes <= _SMALL_BYTES:
         return Kind.SMALL_MESSAGES, ()
     return (Kind.DERIVED_TYPE if _packs(recording, first) else Kind.TRANSFER), ()
+
+
+def _all_wait(times: Sequence[RankTime], calls: Sequence[CallCost], first: OperationCost) -> bool:
+    """Whether each rank waits in calls of an operation, about as long as the others."""
+    waits = {one.rank: 0.0 for one in times}
+    for one in calls:
+        if one.cell.operation == first.operation and one.rank in waits:
+            waits[one.rank] += one.wait_s
+    return min(waits.values()) > _MOST * first.wait_s
 
 
 def _packs(recording: Recording, first: OperationCost) -> bool:
