@@ -168,6 +168,16 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
             queued(even("allreduce", [9.0, 9.0, 0.1]), [5.0] * 3, on_core_s=4.9),
             *("late rank", (2,), "wait for rank 2: it"),
         ),
+        # A rank on each of two hosts.
+        (
+            [
+                dataclasses.replace(one, host=host)
+                for one, host in zip(
+                    queued(even("sendrecv", [5.0] * 2), [8.0] * 2), "ab", strict=True
+                )
+            ],
+            *("without cores", (), "the rank waits for one of the 4 cores of a for 80 % of the"),
+        ),
         # More ranks than cores, which yield where they wait: others had most of both cores.
         (
             queued(even("allreduce", [9.4] * 4), [8.9] * 4, host_cores=2, yields=True),

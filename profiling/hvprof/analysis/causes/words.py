@@ -124,7 +124,10 @@ def _without_cores(cause: Cause) -> str:
             f"{others}"
         )
     share = 100 * short.queued_s / cause.run_s
+    who, each = f"the {short.here} ranks wait", " each"
+    if short.here == 1:
+        who, each = "the rank waits", ""
     return (
-        f"the {short.here} ranks wait for one of the {cores} of {short.host} for {share:.0f} % of "
-        f"the run ({waited} each): {others}"
+        f"{who} for one of the {cores} of {short.host} for {share:.0f} % of the run "
+        f"({waited}{each}): {others}"
     )
