@@ -342,3 +342,15 @@ def test_the_table_of_waits_says_what_the_sentence_says() -> None:
     assert (name, round(transfer_s, 2), round(wait_s, 2)) == ("allreduce <1 KB", 0.01, 4.99)
     assert not analysis.wait_split.waited_for
     assert "do not show" not in analysis.wait_split.note
+
+
+@pytest.mark.parametrize(
+    ("calls", "message_bytes", "advice"),
+    [
+        (100_000, 8, "Read and write more bytes in a call, or by collective calls"),
+        (20, 1 << 28, "Read and write fewer bytes, or overlap them with computation"),
+    ],
+)
+def test_files_are_no_messages(calls: int, message_bytes: int, advice: str) -> None:
+    ranks = even("file_write_at", [6.0] * 4, calls=calls, message_bytes=message_bytes)
+    assert advice in Analysis(Recording(Path("a"), tuple(ranks))).advice[0].title

@@ -47,6 +47,7 @@ def _unknown(cause: Cause) -> None:
 
 _WORK = "the share of the work that each rank has"
 _CODE = "the program's communication"
+_FILES = "the program's input and output"
 _CHANGES = {
     Kind.RANKS_SHARE_CORES: _Change(
         "Start as many ranks as there are cores", "the launcher's number of ranks (-np)", _unknown
@@ -75,7 +76,7 @@ _CHANGES = {
     ),
     Kind.FILES: _Change(
         "Let all ranks read and write a part, or do it behind the computation",
-        "the program's input and output",
+        _FILES,
         _lateness,
     ),
     Kind.HOST: _Change(
@@ -130,6 +131,16 @@ _CHANGES = {
 }
 
 
+_CHANGES_OF_FILES = {
+    Kind.SMALL_MESSAGES: _Change(
+        "Read and write more bytes in a call, or by collective calls (MPI_File_write_at_all)",
+        _FILES,
+        _largest,
+    ),
+    Kind.TRANSFER: _Change(
+        "Read and write fewer bytes, or overlap them with computation", _FILES, _largest
+    ),
+}
 _OF_CONDITIONS = {
     "link": "Look at the link of {}",
     "quota": "Raise the CPU quota of {}",
@@ -144,8 +155,10 @@ def of_cause(case: Case) -> Iterator[Advice]:
         return
     if cause.condition:
         yield _of_condition(case, cause.condition)
+    of_files = cause.largest.operation.startswith("file_")
+    changes = {**_CHANGES, **(_CHANGES_OF_FILES if of_files else {})}
     # Who calls MPI_Abort has a reason that is its own.
-    if (change := _CHANGES.get(cause.kind)) and cause.went is not Went.ABORTED:
+    if (change := changes.get(cause.kind)) and cause.went is not Went.ABORTED:
         evidence = because(cause)
         yield from case.advice(
             change.title.format(
