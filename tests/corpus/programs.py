@@ -94,6 +94,7 @@ PROGRAMS = (
     ),
     Program("patterns", "alternating_roots", 4, ("roots",), advice="let the next root prepare"),
     Program("patterns", "needless_barriers", 4, ("barriers",), advice="synchronize less often"),
+    Program("patterns", "chained_sends", 6, ("send chain",), advice="start all messages before"),
     Program("patterns", "alltoall_on_part", 4, ("apart",), (0, 1)),
     Program("patterns", "strided_type", 2, ("derived type",)),
 )
