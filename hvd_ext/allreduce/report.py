@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_ext.allreduce.algorithms import NATIVE
-from hvd_ext.allreduce.table import Row
+from hvd_ext.allreduce.table import IPC, Row
 from hvd_ext.units import format_bytes, format_seconds
 
 
@@ -16,12 +16,13 @@ def report(rows: Sequence[Row]) -> None:
 
     console = Console()
     for row in rows:
+        usual = IPC if row.memory == "device" else NATIVE
         shown = Shown(title=row.describe(), title_justify="left")
-        for name in ("from", "algorithm", "takes", "native takes"):
+        for name in ("from", "algorithm", "takes", f"{usual} takes"):
             shown.add_column(name, justify="left" if name == "algorithm" else "right")
         measured = dict(row.measured_us)
         for least, name in row.choices:
             times = measured.get(least, row.measured_us[0][1])
-            figures = (format_seconds(times[n] / 1e6) for n in (name, NATIVE))
+            figures = (format_seconds(times[n] / 1e6) for n in (name, usual))
             shown.add_row(format_bytes(least), name, *figures)
         console.print(shown)

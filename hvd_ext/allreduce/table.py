@@ -21,7 +21,10 @@ from hvd_ext.units import format_bytes, format_seconds, plural
 
 # What a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-MEMORY_KINDS = ("host", "arena")
+# What may carry gradients of GPUs: the node's kernel over CUDA IPC, and NCCL.
+IPC, NCCL = "ipc", "nccl"
+CARRIERS = (IPC, NCCL)
+MEMORY_KINDS = ("host", "arena", "device")
 ANY_DTYPE = "any"
 _CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
 
@@ -36,8 +39,9 @@ class Row:
 
     Attributes:
         nodes, ranks_per_node: the situation the row speaks for; 0 = any.
-        memory: "arena" for the node-shared window, "host" for any other array.
-        choices: (least message_bytes, algorithm), ascending from 0.
+        memory: "arena" for the node-shared window, "device" for gradients on GPUs, "host" for any
+            other array.
+        choices: (least message_bytes, algorithm), ascending from 0; carriers on a device.
         dtype_class: of its elements: "float", "half", "integer", or "any".
         measured_us: what the choices rest on, ascending; for `explain` only.
         simulated: the platform on which these times were simulated; "" if they were measured.
@@ -94,7 +98,7 @@ class Table:
         Args:
             nodes: of the job.
             ranks_per_node: the same on each node.
-            memory: "arena": shared by the ranks of a node; "host": any other array.
+            memory: "arena": shared by the ranks of a node; "device": on GPUs; "host": any other.
             message_bytes: of a rank.
             dtype_class: "float", "half" or "integer".
         """
@@ -304,7 +308,7 @@ def _row(row: Any, where: str) -> Row:
         nodes,
         ranks_per_node,
         row["memory"],
-        tuple(_choices(choices, where)),
+        tuple(_choices(choices, where, choices_of(row["memory"]))),
         dtype_class,
         tuple(_measured(row.get("measured_us", []), where)),
         simulated,
@@ -315,15 +319,20 @@ def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
+def choices_of(memory: str) -> tuple[str, ...]:
+    """The names that a row for this kind of memory may choose."""
+    return CARRIERS if memory == "device" else CHOICES
+
+
+def _choices(choices: Sequence[Any], where: str, names: tuple[str, ...]) -> list[tuple[int, str]]:
     parsed: list[tuple[int, str]] = []
     for number, choice in enumerate(choices):
         here = f"{where}, choice {number}"
         if not isinstance(choice, list) or len(choice) != 2 or type(choice[0]) is not int:
             raise UsageError(f"{here}: {choice!r} must be [least_bytes, algorithm]")
         least, algorithm = choice
-        if algorithm not in CHOICES:
-            raise UsageError(f"{here}: invalid algorithm {algorithm!r}: use one of {CHOICES}")
+        if algorithm not in names:
+            raise UsageError(f"{here}: invalid algorithm {algorithm!r}: use one of {names}")
         if not _is_count(least) or (least <= parsed[-1][0] if parsed else least):
             raise UsageError(f"{here}: sizes must start at 0 and ascend, not {least}")
         parsed.append((least, algorithm))

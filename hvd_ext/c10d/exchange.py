@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from hvd_ext.allreduce.agreed import read_table
-from hvd_ext.arena.cuda.self_check import prove
+from hvd_ext.arena.cuda.carriers import prepare
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.c10d.arena import BucketArena, describe
 from hvd_ext.c10d.device_arena import DeviceBucketArena
@@ -224,7 +224,7 @@ class Exchange:
                 topology, described, self._buffers, self._shared, table, timeout_s, format
             )
         stream = partial(current_stream, self._device)
-        prove(topology, self._device, stream, table, timeout_s)
+        table = prepare(topology, self._device, stream, table, timeout_s)
         return DeviceBucketArena(
             topology, described, self._buffers, self._device, table, timeout_s, format
         )

@@ -44,6 +44,16 @@ ipcGetEventHandle = events.get_handle
 ipcOpenEventHandle = events.open_handle
 
 
+def getDeviceCount() -> int:
+    return streams.DEVICES
+
+
+def streamCreateWithFlags(flags: int) -> int:
+    if flags != 1:
+        raise NotImplementedError("streams that wait for the null stream")
+    return streams.make_stream()
+
+
 def getDevice() -> int:
     return streams.current_device()
 

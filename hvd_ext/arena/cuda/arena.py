@@ -11,6 +11,10 @@ On several nodes the shard is reduced into this rank's memory alone, and copied 
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
 device, and to the peers. Any MPI will do, for none sees device memory.
 
+Where the table names NCCL for a node's float32 of some size, NCCL sums these buckets, on the same
+stream. Its kernels wait for each other, so they are queued only when the ticket of every rank is
+there.
+
 Run on one GPU that processes share, not yet on several or on several nodes: docs/reference/gpu.md.
 """
 
@@ -25,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.allreduce.table import BUILT_IN, Table
+from hvd_ext.allreduce.table import BUILT_IN, IPC, NCCL, Row, Table
+from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import Bucket, Layout
@@ -66,6 +71,7 @@ class DeviceArena:
 
     Attributes:
         data: this rank's memory, a CuPy array of uint8, all zero at first.
+        carriers: of each bucket, by its name in tables.
     """
 
     def __init__(
@@ -89,7 +95,8 @@ class DeviceArena:
             device: ordinal of this rank's GPU in this process.
             current_stream: address of the stream in which the calling thread makes and
                 reads gradients.
-            table: names the algorithm between nodes, by the size of a shard.
+            table: names the algorithm between nodes, by the size of a shard; and the carrier of
+                each bucket in a node.
             format: in which float32 travels between nodes.
 
         Raises:
@@ -120,6 +127,13 @@ class DeviceArena:
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
+        self._topology, self._table = topology, table
+        self.carriers = [self._carrier(bucket) for bucket in layout.buckets]
+        self._nccl: nccl.Communicator | None = None
+        if NCCL in self.carriers:
+            self._nccl = nccl.communicator(topology, device, timeout_s)
+        if self._nccl is None:
+            self.carriers = [IPC] * len(layout.buckets)
         self._between: _BetweenNodes | None = None
         if not topology.one_node:
             # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
@@ -161,20 +175,37 @@ class DeviceArena:
         ticket = self._tickets.of(index)
         with self._watched():
             self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
-        first, count = self._shards[index]
-        blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
         everyone = self._memory, np.int32(len(self._events))
-        into = everyone if self._between is None else (self._own_memory, np.int32(1))
-        place = np.uint64(first), np.uint64(count)
+        own = self._own_memory, np.int32(1)
         with self._on_device():
+            if self.carriers[index] == NCCL:
+                self._by_nccl(index)
+                bucket = self.layout.buckets[index]
+                self._launch(index, (own, own), vectors(bucket, 1, 0))
+                return
             for events in self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
-            with self._stream:
-                self._kernels[self.layout.buckets[index].dtype](
-                    (blocks,), (_THREADS,), (*everyone, *into, *place, self._scales[index])
-                )
+            into = everyone if self._between is None else own
+            self._launch(index, (everyone, into), self._shards[index])
             if self._between is not None:
                 self._between.take(index)
+
+    def _by_nccl(self, index: int) -> None:
+        """Queue the sum of a bucket over NCCL, which is to be scaled still."""
+        assert self._nccl is not None
+        bucket = self.layout.buckets[index]
+        self._runtime.streamWaitEvent(self._stream.ptr, self._own.events[index])
+        self._nccl.sum(self._own.address + bucket.offset_bytes, bucket.count, self._stream.ptr)
+
+    def _launch(self, index: int, memories: tuple[Any, Any], part: tuple[int, int]) -> None:
+        """Queue the kernel: from all of some memory into all of some other."""
+        (of, into), (first, count) = memories, part
+        blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
+        place = np.uint64(first), np.uint64(count)
+        with self._stream:
+            self._kernels[self.layout.buckets[index].dtype](
+                (blocks,), (_THREADS,), (*of, *into, *place, self._scales[index])
+            )
 
     def finish(self) -> None:
         """Have the current stream wait until every rank has reduced its shards.
@@ -195,6 +226,11 @@ class DeviceArena:
             self._monitored(lambda t: self._window.finish(ticket, t))
             for events in self._events:
                 self._runtime.streamWaitEvent(stream, events[-1])
+
+    def synchronize(self) -> None:
+        """Wait on the host until the current stream has come to its end."""
+        with self._on_device():
+            self._runtime.streamSynchronize(self._current_stream())
 
     @property
     def shards(self) -> list[tuple[int, int]]:
@@ -221,9 +257,32 @@ class DeviceArena:
             f"on GPUs of a node: {counted(len(self._events), 'rank')}, each its shard straight "
             "from its peers' memory (CUDA IPC)"
         )
-        if self._between is None or not self.layout.buckets:
+        if not self.layout.buckets:
             return text
+        if self._between is None:
+            return f"{text}\n{self._explain_carriers()}"
         return f"{text}\n{self._between.channels.explain()}, through pinned memory of the host"
+
+    def _carrier(self, bucket: Bucket) -> str:
+        """Look up the carrier; NCCL rounds 16 bits at each sum, and is not used between nodes."""
+        topology, dtype_class = self._topology, DTYPES[bucket.dtype].dtype_class
+        if not topology.one_node or topology.node.size == 1 or dtype_class != "float":
+            return IPC
+        situation = (1, topology.node.size, "device", bucket.message_bytes, dtype_class)
+        return NCCL if self._table.choose(*situation) == NCCL else IPC
+
+    def _explain_carriers(self) -> str:
+        if reason := nccl.refusal(self._topology, self._device):
+            return f"NCCL was not compared: {reason}"
+        if self._topology.node.size == 1:
+            return "one rank: nothing to carry"
+        ranks, by_nccl = self._topology.node.size, self.carriers.count(NCCL)
+        largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes)
+        named = self._table.choose(1, ranks, "device", largest.message_bytes)
+        if named not in (IPC, NCCL):
+            return "NCCL was not compared: no row of the table is for device memory"
+        reason = self._table.explain(1, ranks, "device", largest.message_bytes)
+        return f"{counted(by_nccl, 'bucket')} by NCCL; the largest: {reason}"
 
     def close(self) -> None:
         """Wait some seconds for the node's ranks to close theirs, then close the peers' memory."""
@@ -376,6 +435,11 @@ class _BetweenNodes:
         """Wait until all shards were exchanged; the stream in which they are brought back."""
         self.channels.wait()
         return self._back
+
+
+def carried_by(name: str, table: Table = BUILT_IN) -> Table:
+    """A table with one carrier for every bucket."""
+    return Table((Row(0, 0, "device", ((0, name),)), *table.rows), table.source)
 
 
 def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.arena.cuda.arena import SERVED, DeviceArena
+from hvd_ext.allreduce.table import IPC
+from hvd_ext.arena.cuda.arena import SERVED, DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_by_size
@@ -92,7 +93,9 @@ def check(
     ]
     layout = layout_by_size(specs, _BUCKET_BYTES)
     scale = 1 / topology.world.size
-    on_device = DeviceArena(topology, layout, scale, timeout_s, device, current_stream, table)
+    on_device = DeviceArena(
+        *(topology, layout, scale, timeout_s, device, current_stream), carried_by(IPC, table)
+    )
     on_host = HostArena(topology, layout, scale, table, timeout_s)
     kinds = min(rounds, _COMPARED_WITH_HOST)
     gradients = [_gradients(layout, topology.world.rank, number) for number in range(kinds)]

@@ -13,7 +13,7 @@ import torch
 from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
-from hvd_ext.arena.cuda.self_check import prove
+from hvd_ext.arena.cuda.carriers import prepare
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
@@ -214,7 +214,7 @@ class ArenaFactory:
         if self._device.type == "cuda":
             index = self._device.index
             stream = partial(current_stream, index)
-            prove(self._topology, index, stream, self._table, self._timeout_s)
+            table = prepare(self._topology, index, stream, self._table, self._timeout_s)
             return DeviceArena(
                 self._topology,
                 layout,
@@ -222,7 +222,7 @@ class ArenaFactory:
                 self._timeout_s,
                 index,
                 stream,
-                self._table,
+                table,
                 self.compression.format,
             )
         return self._on_host(

@@ -9,7 +9,7 @@ from pathlib import Path
 from hvd_ext.cli import at_least, progress, size_bytes
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import write_text
-from hvd_launch.tune.allreduce import simulate_command
+from hvd_launch.tune.allreduce import device_command, simulate_command
 from hvd_launch.tune.allreduce.native_rules import FILES
 from hvd_launch.tune.allreduce.result import settings_text
 from hvd_launch.tune.common.journal import Journal
@@ -43,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-table", action="store_true", help="do not measure hvd_ext's algorithms"
     )
+    parser.add_argument(
+        "--memory",
+        choices=("host", "device"),
+        default="host",
+        help="memory of the messages; device measures what carries gradients on the GPUs of a "
+        "node: CUDA IPC or NCCL (default: host)",
+    )
     simulate_command.add_arguments(parser)
 
 
@@ -56,6 +63,8 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     if options.np == 1:
         raise UsageError("-np 1: an allreduce takes at least 2 ranks")
     target = target_of(options)
+    if options.memory == "device":
+        return device_command.run(options, sizes, target)
     from rich.console import Console
 
     from hvd_launch.tune.allreduce import report, tuning

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hvd_ext.allreduce.table import BUILT_IN, dump
+from hvd_ext.allreduce.table import BUILT_IN, dump, load
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 from tests.support.launch.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
@@ -214,6 +214,34 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
     code, seen, output = ranks(library, variables, sizes=[4096, 8192])
     assert code != 0
     assert [entry["message_bytes"] for entry in seen[1:]] == [4096]
+
+
+DEVICE = ["allreduce", "-np", "2", "--least", "4KiB", "--most", "8KiB", "--memory", "device"]
+
+
+def test_carriers_on_gpus_are_measured_on_stand_ins(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    measure = "from hvd_launch.tune.allreduce import device_command as d"
+    stood_in = 'd.MEASURE = "tests.programs.arena.device_measure"'
+    program.write_text(f"{measure}\n{stood_in}\nfrom hvd_launch.cli import entry\nentry()\n")
+    command = [sys.executable, str(program), "tune", *DEVICE, "-o", str(tmp_path / "tuning")]
+    done = subprocess.run(
+        command, env=environment(HERE), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = load(tmp_path / "tuning" / "table.json").rows
+    assert (row.memory, row.ranks_per_node, len(row.measured_us)) == ("device", 2, 2)
+    assert "ipc takes" in done.stdout
+
+
+def test_without_a_gpu_carriers_cannot_be_measured(tmp_path: Path) -> None:
+    process = start(HERE, *DEVICE, "-o", tmp_path)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode != 0
+    assert "hvd-launch: error: no rank could measure: the job ended with code" in err, err
+    assert "a GPU to measure on: " in err, err
+    assert "Traceback" not in err, err
+    assert not (tmp_path / "table.json").exists()
 
 
 @pytest.mark.needs("control variables")

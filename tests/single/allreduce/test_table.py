@@ -17,6 +17,7 @@ from hvd_ext.allreduce.table import (
     Row,
     Table,
     built_in,
+    choices_of,
     dump,
     load,
 )
@@ -88,6 +89,8 @@ def test_every_name_of_a_table_is_an_algorithm():
         ({"choices": []}, "row 0: choices"),
         ({"choices": "ring"}, "row 0: choices"),
         ({"choices": [[0, "native"], [10, "rong"]]}, "choice 1: invalid algorithm 'rong'"),
+        ({"choices": [[0, "nccl"]]}, "choice 0: invalid algorithm 'nccl'"),
+        ({"choices": [[0, "ring"]], "memory": "device"}, "choice 0: invalid algorithm 'ring'"),
         ({"choices": [[5, "native"]]}, "choice 0"),
         ({"choices": [[0, "native"], [0, "ring"]]}, "choice 1"),
         ({"choices": [[0.5, "native"]]}, "choice 0"),
@@ -156,23 +159,25 @@ def test_explain_gives_the_cost_of_the_runner_up(tmp_path):
     assert "no row" in table.explain(2, 1, "host", 70_000)
 
 
-ROWS = st.builds(
-    Row,
-    st.integers(0, 3),
-    st.integers(0, 3),
-    st.sampled_from(MEMORY_KINDS),
-    st.lists(st.tuples(st.integers(1, 99), st.sampled_from(CHOICES)), unique_by=lambda c: c[0]).map(
-        lambda found: ((0, "native"), *sorted(found))
-    ),
-    st.sampled_from(["any", *CLASSES]),
-    st.lists(
+def rows_of(memory):
+    names = st.sampled_from(choices_of(memory))
+    return st.builds(
+        Row,
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.just(memory),
         st.tuples(
-            st.integers(0, 99),
-            st.dictionaries(st.sampled_from(CHOICES), st.integers(0, 999).map(float)),
-        ),
-        unique_by=lambda m: m[0],
-    ).map(lambda found: tuple(sorted(found, key=lambda m: m[0]))),
-)
+            names, st.lists(st.tuples(st.integers(1, 99), names), unique_by=lambda c: c[0])
+        ).map(lambda found: ((0, found[0]), *sorted(found[1]))),
+        st.sampled_from(["any", *CLASSES]),
+        st.lists(
+            st.tuples(st.integers(0, 99), st.dictionaries(names, st.integers(0, 999).map(float))),
+            unique_by=lambda m: m[0],
+        ).map(lambda found: tuple(sorted(found, key=lambda m: m[0]))),
+    )
+
+
+ROWS = st.sampled_from(MEMORY_KINDS).flatmap(rows_of)
 SITUATION = (
     st.integers(1, 3),
     st.integers(1, 3),

@@ -118,7 +118,11 @@ def one_round(device: Device, arena: DeviceArena, number: int = 0) -> bool:
 
 
 def late_rounds(
-    topology: Topology, patch: pytest.MonkeyPatch, dtype: str = "float32", bucket_bytes: int = 1
+    topology: Topology,
+    patch: pytest.MonkeyPatch,
+    dtype: str = "float32",
+    bucket_bytes: int = 1,
+    **others: Any,
 ) -> list[str]:
     """What is wrong with the averages of ROUNDS rounds; collective."""
     rank, size = topology.world.rank, topology.world.size
@@ -126,7 +130,7 @@ def late_rounds(
     words = [np.frombuffer(region, np.uint64) for region in map_regions(topology.node, 4096)]
     device = Device(topology, rank % cuda_stand_in.streams.DEVICES)
     layout = layout_of(COUNTS, dtype, bucket_bytes)
-    arena = device.arena(layout, scale)
+    arena = device.arena(layout, scale, **others)
     runtime_records = runtime.eventRecord
     progress = ProgressThread()
     progress.submit(arena.enter_thread)

@@ -1,0 +1,37 @@
+"""`hvd-launch tune allreduce --memory device`: what carries gradients on GPUs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError
+from hvd_launch.machine import module
+from hvd_launch.tune.common import jobs
+from hvd_launch.tune.common.target import Target, check_results
+
+_TIMEOUT_S = 3600.0
+MEASURE = "hvd_ext.arena.cuda.measure"
+
+
+def run(options: argparse.Namespace, sizes: Sequence[int], target: Target) -> int:
+    """Measure in one job, which writes its row into the folder's table; 0.
+
+    Raises:
+        HvdExtError: the job failed.
+    """
+    folder: Path = options.output
+    check_results(folder, ("table.json",))
+    path = folder.resolve() / "table.json"
+    command = [*module(MEASURE), "-o", str(path), "--rounds", str(max(2, options.rounds))]
+    command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
+    lines: list[str] = []
+    outcome = jobs.run(target, command, (), _TIMEOUT_S, lines.append)
+    if outcome.code != 0:
+        raise HvdExtError(f"no rank could measure: the job {outcome.reason}")
+    if options.json:
+        print(path.read_text(encoding="utf-8"), end="")
+    else:
+        print("\n".join(lines))
+    return 0
