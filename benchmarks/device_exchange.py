@@ -1,14 +1,16 @@
-"""How long does the exchange of gradients on GPUs take? hvd_ext over CUDA IPC, and its peers.
+"""How long does the exchange of gradients on GPUs take? hvd_ext's carriers, and their peers.
 
 All exchange the same tensors in device memory in one run, interleaved, and their results
 are checked before anything is timed: hvd_ext's device arena as DistributedOptimizer
-calls it; Horovod as it was built here, with its defaults; Gloo (torch.distributed) and
+calls it, by CUDA IPC, by NCCL and, with --nodes, through pinned memory between pretended nodes;
+Horovod as it was built here, with its defaults; Gloo (torch.distributed) and
 the MPI library's own allreduce, both through pinned host memory, flattened into buckets
 of 25 MiB and into one buffer. Peers that cannot run are left out, and the JSON says why.
 
 The limit: a rank reads and writes as many bytes as its gradients have. A copy within
 device memory does just that, by as many processes at once. Processes that share a GPU
-take turns on it, and cross no link.
+take turns on it, and cross no link. NCCL's kernels wait for each other while they run: without MPS
+its time is no fair peer there.
 
 Results: docs/reference/gpu.md.
 """
@@ -19,7 +21,8 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks import harness
@@ -27,8 +30,11 @@ from benchmarks.harness import gradients, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
-_PEERS = ("horovod", "gloo", "mpi")
+_PEERS = ("nccl", "horovod", "gloo", "mpi")
 _GLOO_BUCKET_BYTES = 25 * 2**20
+# Beside the model's gradients: one tensor each, of which the time is mostly latency.
+_SHORT: dict[str, list[shapes.Shape]] = {"1 MiB": [(1 << 18,)], "4 KiB": [(1 << 10,)]}
+_TIMEOUT_S = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,78 +43,153 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--np", type=at_least(1), default=2, help="processes on this machine's GPUs (2)"
     )
+    parser.add_argument(
+        "--nodes", type=at_least(1), default=1, help="nodes that the processes pretend to be on (1)"
+    )
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     options = parser.parse_args(arguments)
+    if options.np % options.nodes:
+        parser.error(f"--nodes {options.nodes}: --np {options.np} is no multiple of it")
     if options.worker:
-        _work(options.model, options.rounds)
+        _work(options.model, options.nodes, options.rounds)
         return 0
+    given = {"--model": options.model, "--nodes": options.nodes, "--rounds": options.rounds}
     result = ranks.launch(
         "benchmarks.device_exchange",
         options.np,
-        ["--model", options.model, "--rounds", str(options.rounds)],
+        [str(word) for pair in given.items() for word in pair],
         # Needs no Horovod, as the benchmark does not.
         start=ranks.hvd_launch(options.np),
-        timeout_s=120,
+        timeout_s=240,
     )
-    _print(result)
+    for case in result["cases"]:
+        _print(result, case)
     if options.json:
         harness.write_result(options.json, result)
     return 0
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: Mapping[str, Any], case: Mapping[str, Any]) -> None:
     rows = []
-    for name, time_ms in result["time_ms"].items():
+    for name, time_ms in case["time_ms"].items():
         title = "a copy (reference)" if name == "copy" else name
-        factor = result.get(f"ratio_vs_{name}")
-        cells = harness.times(time_ms, 3)
-        rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))
+        title += " (chosen)" * (name == case["chosen"])
+        rows.append((title, *harness.times(time_ms, 3)))
     console = harness.print_table(
-        f"{result['model']}: {result['tensors']} gradients, "
-        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} processes on "
-        f"{result['gpus']} x {result['gpu']}",
-        ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"),
+        f"{case['what']}: {case['message_bytes'] / 1e6:.3f} MB, {case['ranks']} processes on "
+        f"{case['nodes']} nodes, {result['gpus']} x {result['gpu']}",
+        ("exchange", "median ms", "middle half ms"),
         rows,
     )
     for name, reason in result["left_out"].items():
         console.print(f"left out: {name}: {reason}", markup=False)
+    to_nccl = case["ratio_vs_nccl"]
     console.print(
-        f"ratio to the best peer: {result['ratio_vs_best_peer']:.2f} x; "
-        f"share of copy bandwidth: {result['share_of_copy_bandwidth']:.2f}; "
-        f"a copy moves {result['copy_gb_s']:.0f} GB/s of one process, read and written"
+        f"{case['chosen']} is faster than the best peer by {case['ratio_vs_best_peer']:.2f} x"
+        + (f", than NCCL by {to_nccl:.2f} x" if to_nccl else "")
+        + f"; share of copy bandwidth: {case['share_of_copy_bandwidth']:.2f}"
     )
 
 
-def _work(model: str, rounds: int) -> None:
+def summarize(
+    samples: Mapping[str, Sequence[float]], chosen: str, size: int, nodes: int, message_bytes: int
+) -> dict[str, Any]:
+    """A case of the JSON, from samples in s by contender, "copy" among them."""
+    peers = {name: times for name, times in samples.items() if name in _PEERS and name != chosen}
+    ratios = {name: timing.ratio(times, samples[chosen]) for name, times in peers.items()}
+    return {
+        "nodes": nodes,
+        "ranks": size,
+        "message_bytes": message_bytes,
+        "time_ms": {n: timing.summary([1e3 * t for t in times]) for n, times in samples.items()},
+        "chosen": chosen,
+        "ratio_vs_nccl": timing.ratio(samples["nccl"], samples[chosen])
+        if "nccl" in samples
+        else None,
+        "ratio_vs_best_peer": min(ratios.values()),
+        "share_of_copy_bandwidth": timing.ratio(samples["copy"], samples[chosen]),
+    }
+
+
+def _work(model: str, nodes: int, rounds: int) -> None:
     import torch
 
     torch.set_num_threads(1)
     has_horovod, left_out = _horovod()
     from mpi4py import MPI
 
+    from hvd_ext.allreduce.table import BUILT_IN
+    from hvd_ext.arena.cuda import carriers, nccl
+    from hvd_ext.arena.cuda.arena import carried_by
+    from hvd_ext.arena.cuda.self_check import prove
+
     rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    shares = size > torch.cuda.device_count()
+    if shares:  # else NCCL refuses ranks that share a GPU; with fewer blocks, more ranks fit
+        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        if size > 2:
+            os.environ.setdefault("NCCL_MAX_CTAS", "8")
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    model_shapes = shapes.MODELS[model]()
-    compared = {
-        "hvd_ext": _hvd_ext(model_shapes, device),
-        "gloo": _gloo(model_shapes, device),
-        "mpi": _mpi(model_shapes, device),
-    }
-    if has_horovod:
-        problem = ""
-        try:
-            compared["horovod"] = _with_horovod(model_shapes, device)
-            compared["horovod"].exchange()
-        except Exception as error:  # built without the GPU: it says so in its own way
-            problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        problem = next(filter(None, MPI.COMM_WORLD.allgather(problem)), "")
-        if problem:
-            del compared["horovod"]
-            left_out["horovod"] = problem
+    topology = _topology(nodes)
+
+    def stream() -> int:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    start_s = time.perf_counter()
+    given = topology, device.index, stream, BUILT_IN, _TIMEOUT_S
+    prove(*given)
+    self_check_s = time.perf_counter() - start_s
+    table = carriers.prepare(*given)
+    if reason := nccl.refusal(topology, device.index):
+        left_out["nccl"] = reason
+    _start_gloo()
+    cases = []
+    for what, of_case in {model: shapes.MODELS[model](), **_SHORT}.items():
+        in_node = partial(_arena, of_case, device, topology, stream)
+        chosen, ours = in_node(table)
+        compared = {chosen: ours}
+        if nodes == 1:
+            for name in ("ipc", "nccl"):
+                found, contender = in_node(carried_by(name))
+                compared[found] = contender
+        compared["gloo"] = _gloo(of_case, device)
+        compared["mpi"] = _mpi(of_case, device)
+        if has_horovod and "horovod" not in left_out:
+            compared["horovod"] = _with_horovod(of_case, device, what)
+            if problem := _problem(compared["horovod"]):
+                del compared["horovod"]
+                left_out["horovod"] = problem
+        cases.append({"what": what, **_measure(compared, chosen, device, nodes, rounds)})
+    if rank == 0:
+        ranks.report(
+            {
+                "cases": cases,
+                "size": size,
+                "gpu": torch.cuda.get_device_name(device),
+                "gpus": torch.cuda.device_count(),
+                "shares_gpu": shares,
+                "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+                "self_check_s": self_check_s,
+                "left_out": left_out,
+                "mpi": MPI.Get_library_version().split(",")[0],
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda,
+            }
+        )
+    MPI.COMM_WORLD.Barrier()
+
+
+def _measure(
+    compared: dict[str, gradients.Contender], chosen: str, device: Any, nodes: int, rounds: int
+) -> dict[str, Any]:
+    """Check and time all contenders of a case."""
+    import torch
+    from mpi4py import MPI
+
     for name, contender in compared.items():
         gradients.check(name, contender)
-    message_bytes = sum(4 * t.numel() for t in compared["hvd_ext"].tensors)
+    message_bytes = sum(4 * t.numel() for t in compared[chosen].tensors)
     source = torch.ones(message_bytes // 4, device=device)
     target = torch.zeros_like(source)
 
@@ -129,33 +210,35 @@ def _work(model: str, rounds: int) -> None:
         return float(MPI.COMM_WORLD.allreduce(time.perf_counter() - start_s, op=MPI.MAX))
 
     samples = timing.interleave(contenders, rounds, timed)
-    ratios = {
-        f"ratio_vs_{name}": timing.ratio(samples[name], samples["hvd_ext"])
-        for name in _PEERS
-        if name in samples
-    }
-    time_ms = {name: timing.summary([1e3 * t for t in times]) for name, times in samples.items()}
-    if rank == 0:
-        ranks.report(
-            {
-                "model": model,
-                "size": size,
-                "gpu": torch.cuda.get_device_name(device),
-                "gpus": torch.cuda.device_count(),
-                "tensors": len(model_shapes),
-                "message_bytes": message_bytes,
-                "time_ms": time_ms,
-                **ratios,
-                "ratio_vs_best_peer": min(ratios.values()),
-                "share_of_copy_bandwidth": timing.ratio(samples["copy"], samples["hvd_ext"]),
-                "copy_gb_s": 2 * message_bytes / time_ms["copy"]["median"] / 1e6,
-                "left_out": left_out,
-                "mpi": MPI.Get_library_version().split(",")[0],
-                "torch": torch.__version__,
-                "cuda": torch.version.cuda,
-            }
-        )
-    MPI.COMM_WORLD.Barrier()
+    return summarize(samples, chosen, MPI.COMM_WORLD.size, nodes, message_bytes)
+
+
+def _topology(nodes: int) -> Any:
+    """Find this machine's ranks, or divide them into pretended nodes."""
+    from mpi4py import MPI
+
+    from hvd_ext.job.topology import Topology, discover
+
+    world = MPI.COMM_WORLD
+    if nodes == 1:
+        return discover(world, _TIMEOUT_S)
+    ranks_per_node = world.size // nodes
+    node = world.Split(world.rank // ranks_per_node, world.rank)
+    cross = world.Split(world.rank % ranks_per_node, world.rank)
+    hosts = tuple(f"node{rank // ranks_per_node}" for rank in range(world.size))
+    return Topology(world.Dup(), node, cross, hosts, homogeneous=True)
+
+
+def _problem(contender: gradients.Contender) -> str:
+    """Why a peer cannot run, the same on every rank; or nothing. Collective."""
+    from mpi4py import MPI
+
+    problem = ""
+    try:
+        contender.exchange()
+    except Exception as error:  # built without the GPU: it says so in its own way
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    return next(filter(None, MPI.COMM_WORLD.allgather(problem)), "")
 
 
 def _horovod() -> tuple[bool, dict[str, str]]:
@@ -174,29 +257,27 @@ def _zeros(model_shapes: Sequence[shapes.Shape], device: Any) -> list[Any]:
     return [torch.zeros(shape, device=device) for shape in model_shapes]
 
 
-def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Contender:
-    """The device arena, with every gradient a view of it."""
+def _arena(
+    model_shapes: Sequence[shapes.Shape],
+    device: Any,
+    topology: Any,
+    stream: Callable[[], int],
+    table: Any,
+) -> tuple[str, gradients.Contender]:
+    """The device arena, with every gradient a view of it; and what carries its longest bucket."""
     import torch
-    from mpi4py import MPI
     from torch.utils.dlpack import from_dlpack
 
     from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
     from hvd_ext.arena.layout import ParameterSpec, layout_by_size
-    from hvd_ext.job.topology import discover
 
     specs = [
         ParameterSpec(str(index), (math.prod(shape),), (1,), "float32")
         for index, shape in enumerate(model_shapes)
     ]
     plan = layout_by_size(specs, BUCKET_BYTES)
-    arena = DeviceArena(
-        discover(MPI.COMM_WORLD, 60),
-        plan,
-        1 / MPI.COMM_WORLD.size,
-        60,
-        device.index,
-        lambda: int(torch.cuda.current_stream(device).cuda_stream),
-    )
+    scale = 1 / topology.world.size
+    arena = DeviceArena(topology, plan, scale, _TIMEOUT_S, device.index, stream, table)
     memory = from_dlpack(arena.data)
     views = {
         slot.parameter: memory[slot.offset_bytes : slot.offset_bytes + 4 * slot.count]
@@ -213,10 +294,14 @@ def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Con
             arena.reduce(index)
         arena.finish()
 
-    return gradients.Contender(tensors, exchange)
+    longest = max(range(len(plan.buckets)), key=lambda i: plan.buckets[i].message_bytes)
+    carrier = arena.carriers[longest] if topology.one_node else "staged"
+    return carrier, gradients.Contender(tensors, exchange)
 
 
-def _with_horovod(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Contender:
+def _with_horovod(
+    model_shapes: Sequence[shapes.Shape], device: Any, what: str
+) -> gradients.Contender:
     """Horovod with its defaults: all tensors are submitted, then waited for."""
     import horovod.torch as hvd
 
@@ -224,7 +309,8 @@ def _with_horovod(model_shapes: Sequence[shapes.Shape], device: Any) -> gradient
 
     def exchange() -> None:
         handles = [
-            hvd.allreduce_async_(t, name=f"t{i}", op=hvd.Average) for i, t in enumerate(tensors)
+            hvd.allreduce_async_(t, name=f"{what}.{i}", op=hvd.Average)
+            for i, t in enumerate(tensors)
         ]
         for handle in handles:
             hvd.synchronize(handle)
@@ -232,8 +318,7 @@ def _with_horovod(model_shapes: Sequence[shapes.Shape], device: Any) -> gradient
     return gradients.Contender(tensors, exchange)
 
 
-def _gloo(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Contender:
-    """Gloo through pinned memory: each bucket goes as soon as the host has it."""
+def _start_gloo() -> None:
     import torch
     from mpi4py import MPI
 
@@ -243,13 +328,20 @@ def _gloo(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Conten
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
     )
-    tensors = _zeros(model_shapes, device)
+
+
+def _gloo(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Contender:
+    """Gloo through pinned memory: each bucket goes as soon as the host has it."""
+    import torch
+    from mpi4py import MPI
+
+    tensors, size = _zeros(model_shapes, device), MPI.COMM_WORLD.size
     groups: list[list[Any]] = [[]]
     for tensor in reversed(tensors):
         if sum(4 * t.numel() for t in groups[-1]) + 4 * tensor.numel() > _GLOO_BUCKET_BYTES:
             groups.append([])
         groups[-1].append(tensor)
-    staged = [_Staged(group, comm.size) for group in groups if group]
+    staged = [_Staged(group, size) for group in groups if group]
 
     def exchange() -> None:
         for bucket in staged:

@@ -4,17 +4,20 @@ Makes an environment over the one that has torch and CuPy, without a network: an
 Horovod come from --wheels. Without Horovod it checks and measures the arena alone. Runs
 tests/gpu, benchmarks.device_exchange and the trainers, and writes after each step what
 there is by then: OUTPUT/results.json, and docs/reference/gpu.md with its table, in OUTPUT/gpu.md.
-Called again with the same OUTPUT it resumes with the parts that are not done.
+Called again with the same OUTPUT it resumes with the steps that are not done. With --only it runs
+some parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import shutil
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 from gpu_environment import build_horovod, make_environment
 from gpu_run import BEGIN, END, MESH_LIMIT_BYTES, Check, Failure
@@ -50,6 +53,9 @@ TRAININGS = {
         *("--bf16", "--channels-last"),
     ),
 }
+# In order of worth, and the exchanges of one of them.
+PARTS = ("tests", "exchange", "nodes", "ddp", "horovod", "training")
+OPTIMIZERS = ("horovod", "hvd_ext")
 SHARED = (
     *("resnet.train", "--synthetic", "--batch-size", "64", "--bf16", "--channels-last"),
     *("--num-iters", "5"),
@@ -58,6 +64,13 @@ MESH = (
     *("mesh.train", "--synthetic", "--preset", "2k", "--samples", "2", "--held-out", "0"),
     *("--steps", "6", "--log-every", "6"),
 )
+
+
+def use_nccl(check: Check, library: Path) -> None:
+    """Have all programs load this NCCL before PyTorch loads its own."""
+    content, target = library.read_bytes(), check.output / "libnccl.so.2"
+    target.write_bytes(lzma.decompress(content) if library.suffix == ".xz" else content)
+    check.environment["LD_PRELOAD"] = str(target)
 
 
 def try_kernel(check: Check) -> None:
@@ -82,12 +95,13 @@ def run_tests(check: Check) -> None:
             check.results["tests"] = counts
 
 
-def measure_exchange(check: Check, processes: int) -> None:
-    """benchmarks.device_exchange at some processes."""
-    path = check.output / f"device_exchange_np{processes}.json"
+def measure_exchange(check: Check, processes: int, nodes: int = 1) -> None:
+    """benchmarks.device_exchange with some processes, which may pretend to be on nodes."""
+    path = check.output / f"device_exchange_np{processes}_nodes{nodes}.json"
     module = (check.python, "-m", "benchmarks.device_exchange")
-    check.run(f"exchange {processes}", 140, *module, "--np", processes, "--json", path)
-    check.results[f"exchange_{processes}"] = json.loads(path.read_text())
+    given = ("--np", processes, "--nodes", nodes, "--json", path)
+    check.run(f"exchange {processes} on {nodes}", 200, *module, *given)
+    check.results[f"exchange_{processes}_{nodes}"] = json.loads(path.read_text())
 
 
 def train(check: Check, name: str) -> None:
@@ -114,7 +128,8 @@ def train_together(check: Check, processes: int, exchange: str) -> None:
     hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
     command = (*hvd_launch, check.python, "-m", *SHARED, "--exchange", exchange, "--json", path)
     name = f"ResNet-50, bf16, channels_last, {processes} processes, {exchange}"
-    check.run(name, 100, *command)
+    # DDP starts on NCCL, which else refuses ranks that share a GPU.
+    check.run(name, 100, *command, NCCL_MULTI_RANK_GPU_ENABLE="1", NCCL_MAX_CTAS="8")
     rate = json.loads(path.read_text())["images_per_second"]
     check.results.setdefault("images_per_second", {})[name] = rate
 
@@ -143,6 +158,21 @@ def share_sample(check: Check, processes: int) -> None:
         ]
 
 
+def steps(part: str, has_horovod: bool) -> list[tuple[Any, ...]]:
+    """Name, function and arguments of each step of a part."""
+    together = [(f"{e} by {n}", train_together, n, e) for n in (2, 4) for e in OPTIMIZERS]
+    shared = [(f"mesh 2K by {n}", share_sample, n) for n in (1, 2, 4)]
+    alone = [(name, train, name) for name in TRAININGS]
+    return {
+        "tests": [("tests/gpu", run_tests)],
+        "exchange": [(f"exchange of {n}", measure_exchange, n) for n in (2, 4)],
+        "nodes": [("exchange of 4 on 2 nodes", measure_exchange, 4, 2)],
+        "ddp": [(f"{e} by 2", train_together, 2, e) for e in ("ddp", "ddp+hvd_ext")],
+        "horovod": together if has_horovod else [],
+        "training": [*shared, *alone] if has_horovod else [],
+    }[part]
+
+
 def main() -> None:
     """Do all steps that there is time for; exit with 1 if any test failed or could not run."""
     parser = argparse.ArgumentParser(
@@ -151,30 +181,39 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu", help="(runs/gpu)")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="an MPI's and Horovod's")
     parser.add_argument("--minutes", type=float, default=9, help="for all of it (9)")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        metavar="PART,...",
+        help=f"parts to run, in this order ({','.join(PARTS)})",
+    )
+    parser.add_argument(
+        "--nccl",
+        type=Path,
+        metavar="FILE",
+        help="library of NCCL to use in place of PyTorch's; .xz is decompressed",
+    )
     options = parser.parse_args()
+    if wrong := [part for part in options.only or () if part not in PARTS]:
+        parser.error(f"--only {','.join(wrong)}: use {', '.join(PARTS)}")
     wheels = options.wheels.resolve() if options.wheels else None
     check = Check(options.output.resolve(), options.minutes)
     check.results["command"] = "python3 toolchain/gpu_check.py " + " ".join(sys.argv[1:])
     check.step("environment", make_environment, wheels)
+    if options.nccl:
+        use_nccl(check, options.nccl)
     if "machine" not in check.results:
         sys.exit("gpu_check: error: no environment to check in")
     check.step("kernel", try_kernel)
-    check.step("Horovod", build_horovod, wheels, 20 * options.minutes)
-    for processes in (2, 4):
-        check.step(f"exchange of {processes}", measure_exchange, processes)
-    check.step("tests/gpu", run_tests)
-    if "horovod" in check.results["machine"]:
-        for processes in (2, 4):
-            for exchange in ("horovod", "hvd_ext"):
-                name = f"{exchange} by {processes}"
-                check.step(name, train_together, processes, exchange)
-        for processes in (1, 2, 4):
-            check.step(f"mesh 2K by {processes}", share_sample, processes)
-        for name in TRAININGS:
-            check.step(name, train, name)
+    parts = options.only or PARTS
+    if "horovod" in parts or "training" in parts:
+        check.step("Horovod", build_horovod, wheels, 20 * options.minutes)
+    for part in parts:
+        for name, work, *arguments in steps(part, "horovod" in check.results["machine"]):
+            check.step(name, work, *arguments)
     print((check.output / "gpu.md").read_text().split(BEGIN)[1].split(END)[0])
-    counts = check.results.get("tests")
-    sys.exit(0 if counts and not counts["failed"] else 1)
+    counts = check.results.get("tests", {"failed": "tests" in parts})
+    sys.exit(1 if counts["failed"] else 0)
 
 
 if __name__ == "__main__":

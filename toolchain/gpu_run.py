@@ -110,6 +110,27 @@ class Check:
         (self.output / "gpu.md").write_text(filled)
 
 
+def exchange_rows(found: dict[str, Any]) -> list[str]:
+    """Return the rows for what benchmarks.device_exchange measured."""
+    lines = []
+    for case in found["cases"]:
+        times = ", ".join(f"{n} {t['median']:.3f} ms" for n, t in case["time_ms"].items())
+        where = f" on {case['nodes']} pretended nodes" * (case["nodes"] > 1)
+        to_nccl = case["ratio_vs_nccl"]
+        against = f", {to_nccl:.2f} x NCCL" if to_nccl else ", NCCL not measured"
+        lines.append(
+            f"| exchange of {case['message_bytes'] / 1e6:.3f} MB, {case['ranks']} processes"
+            f"{where} | {times}; {case['chosen']} chosen: {case['ratio_vs_best_peer']:.2f} x the "
+            f"best peer{against}, {case['share_of_copy_bandwidth']:.2f} of a copy's bandwidth |"
+        )
+    what = f"{found['size']} processes"
+    lines.append(f"| self-check, {what} | {found['self_check_s']:.2f} s |")
+    if found["shares_gpu"] and not found["mps"]:
+        lines.append(f"| NCCL, {what} | they share a GPU without MPS: no fair peer |")
+    lines += [f"| {n}, {what} | left out: {why} |" for n, why in found["left_out"].items()]
+    return [line.replace("\n", " ") for line in lines]
+
+
 def libraries(venv: Path) -> list[str]:
     """Where CuPy finds CUDA's libraries: it looks where this Python's packages are not."""
     wheels = (Path(path) / "nvidia" for path in sys.path if path.endswith("-packages"))
@@ -128,13 +149,7 @@ def table(results: dict[str, Any]) -> str:
         outcome = f"{passed} passed, {counts['failed']} failed, {counts['skipped']} skipped"
         lines.append(f"| tests/gpu | {outcome} |")
     for key in sorted(key for key in results if key.startswith("exchange_")):
-        found = results[key]
-        times = ", ".join(f"{n} {t['median']:.3f} ms" for n, t in found["time_ms"].items())
-        lines.append(
-            f"| exchange of {found['message_bytes'] / 1e6:.1f} MB, {found['size']} processes | "
-            f"{times}; {found['ratio_vs_best_peer']:.2f} x the best peer, "
-            f"{found['share_of_copy_bandwidth']:.2f} of a copy's bandwidth |"
-        )
+        lines += exchange_rows(results[key])
     for name, rate in results.get("images_per_second", {}).items():
         lines.append(f"| {name} | {rate:.1f} images/s |")
     for processes, rate in results.get("samples_per_second", {}).items():

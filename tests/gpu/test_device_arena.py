@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import psutil
 import pytest
 
+from hvd_ext.allreduce.table import load
 from tests.gpu.conftest import gpus
 
 PROGRAM = "tests/programs/arena/device_killed.py"
@@ -72,3 +73,15 @@ def test_if_switched_off_gradients_on_a_gpu_go_by_horovods_own(launch):
     assert done.returncode == 0, done.stdout
     assert finished(done) == 2, done.stdout
     assert done.stdout.count("HVD_EXT_DEVICE_ARENA=0") == 1, done.stdout
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_carriers_give_the_right_sums_and_are_measured(launch, tmp_path, np):
+    path = tmp_path / "table.json"
+    arguments = ["-m", "hvd_ext.arena.cuda.measure", "-o", path, "--most", "1MiB", "--rounds", "3"]
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
+    done = launch(np, arguments, env=shared, timeout=90)
+    assert done.returncode == 0, done.stdout
+    (row,) = load(path).rows
+    carried = {name for _, times in row.measured_us for name in times}
+    assert carried == {"ipc", "nccl"} or "nccl was not measured: " in done.stdout, done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.device_exchange import summarize
+
+SAMPLES = {"staged": [0.0005], "mpi": [0.03], "copy": [0.0004]}
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "toolchain" / "gpu_check.py"
 
@@ -31,12 +35,21 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "command": "gpu_check",
         "machine": {"gpu": "a GPU", "gpus": 1},
         "tests": {"tests": 12, "skipped": 4, "failed": 1},
-        "exchange_2": {
-            "message_bytes": 102_228_128,
+        "exchange_4_2": {
+            "size": 4,
+            "self_check_s": 0.75,
+            "shares_gpu": True,
+            "mps": False,
+            "left_out": {"nccl": "invalid usage"},
+            "cases": [summarize(SAMPLES, "staged", 4, 2, 102_228_128)],
+        },
+        "exchange_2_1": {
             "size": 2,
-            "time_ms": {"hvd_ext": {"median": 0.5}, "mpi": {"median": 30.0}},
-            "ratio_vs_best_peer": 60.0,
-            "share_of_copy_bandwidth": 0.8,
+            "self_check_s": 0.5,
+            "shares_gpu": True,
+            "mps": True,
+            "left_out": {},
+            "cases": [summarize({**SAMPLES, "nccl": [0.001]}, "staged", 2, 1, 4096)],
         },
         "images_per_second": {"ResNet-50, fp32": 400.0},
         "samples_per_second": {"1": None, "2": 3.0},
@@ -51,8 +64,14 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
     for line in (
         "- gpu: a GPU",
         "| tests/gpu | 7 passed, 1 failed, 4 skipped |",
-        "| exchange of 102.2 MB, 2 processes | hvd_ext 0.500 ms, mpi 30.000 ms; "
-        "60.00 x the best peer, 0.80 of a copy's bandwidth |",
+        "| exchange of 102.228 MB, 4 processes on 2 pretended nodes | staged 0.500 ms, mpi "
+        "30.000 ms, copy 0.400 ms; staged chosen: 60.00 x the best peer, NCCL not measured, 0.80 "
+        "of a copy's bandwidth |",
+        "| self-check, 4 processes | 0.75 s |",
+        "| NCCL, 4 processes | they share a GPU without MPS: no fair peer |",
+        "| nccl, 4 processes | left out: invalid usage |",
+        "| exchange of 0.004 MB, 2 processes | staged 0.500 ms, mpi 30.000 ms, copy 0.400 ms, nccl "
+        "1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a copy's bandwidth |",
         "| ResNet-50, fp32 | 400.0 images/s |",
         "| mesh 2K by 1, 5 GiB a process | does not fit |",
         "| mesh 2K by 2, 5 GiB a process | 3.00 samples/s |",
@@ -60,8 +79,33 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
     ):
         assert line in page.splitlines()
     assert page.startswith("# GPUs")
+    assert "NCCL, 2 processes" not in page
     # What stands behind the table stays.
     assert "CUDA graphs." in page.partition("<!-- end of table -->")[2]
+
+
+def test_each_part_can_be_run_alone(gpu_check: ModuleType) -> None:
+    named = [
+        name for part in gpu_check.PARTS for name, *_ in gpu_check.steps(part, has_horovod=True)
+    ]
+    assert named[:4] == ["tests/gpu", "exchange of 2", "exchange of 4", "exchange of 4 on 2 nodes"]
+    assert len(set(named)) == len(named)
+    assert gpu_check.steps("horovod", has_horovod=False) == []
+
+
+def test_a_part_that_is_unknown_is_refused() -> None:
+    command = [sys.executable, str(PROGRAM), "--only", "tests,nvlink"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--only nvlink: use tests, exchange, nodes" in done.stderr
+
+
+def test_a_packed_nccl_is_loaded_before_pytorchs(gpu_check: ModuleType, tmp_path: Path) -> None:
+    packed = tmp_path / "libnccl.so.2.xz"
+    packed.write_bytes(lzma.compress(b"a library"))
+    check = gpu_check.Check(tmp_path / "out", minutes=1)
+    gpu_check.use_nccl(check, packed)
+    assert Path(check.environment["LD_PRELOAD"]).read_bytes() == b"a library"
 
 
 def test_a_step_that_takes_too_long_is_ended_with_its_children(
