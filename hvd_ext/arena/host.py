@@ -18,6 +18,7 @@ from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import CommEvent, emit
+from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
@@ -56,6 +57,7 @@ class HostArena:
         format: Format = NONE,
         between_nodes: bool = True,
         in_tree_order: bool = False,
+        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Make the window; collective over the world.
 
@@ -69,6 +71,7 @@ class HostArena:
             between_nodes: whether sums are over all nodes, or within each.
             in_tree_order: whether the order of a sum is the same however the ranks are divided
                 among nodes; ranks are then a power of two, and no gradients are of 16 bits.
+            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
@@ -81,7 +84,7 @@ class HostArena:
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else NO_LIMIT_S
-        self._monitored = topology.monitor(limit_s, "a gradient exchange")
+        self._monitored = topology.monitor(limit_s, "a gradient exchange", setting)
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and format.is_coded
@@ -112,6 +115,7 @@ class HostArena:
                 timeout_s,
                 scale if coding_scales or scales_late else 1.0,
                 in_tree_order,
+                setting,
             )
         self._tickets = Tickets()
         self._titles = [
@@ -230,10 +234,11 @@ class HostArena:
 
     def explain(self) -> str:
         """Say how buckets are reduced, and why."""
-        text = (
-            f"within a node: {counted(self._ranks, 'rank')}, each its shard straight from its "
-            "peers' memory"
-        )
+        if self._size == 1:
+            return "1 rank: nothing is exchanged"
+        how = "each its shard straight from its peers' memory"
+        text = f"within a node: {counted(self._ranks, 'rank')}, "
+        text += how if self._ranks > 1 else "nothing to reduce"
         text += ", in tree order" * self._in_tree_order
         if self._channels is None or not self.layout.buckets:
             return text

@@ -28,6 +28,7 @@ from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
+from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.units import format_bytes, format_seconds
 
@@ -61,6 +62,7 @@ class Channels:
         timeout_s: float,
         scale: float = 1.0,
         in_tree_order: bool = False,
+        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
@@ -76,12 +78,13 @@ class Channels:
             scale: what sums in tree order, and those of float32 in a format that is coded, are
                 multiplied by.
             in_tree_order: as HostArena's.
+            setting: of `timeout_s`, for errors.
         """
         cross = [topology.cross] * CHANNELS
         self._lease = topology.borrow(purpose, *cross, topology.world)
         *comms, world = self._lease.comms
         self._comms = comms
-        self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
+        self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s, setting=setting)
         self.residuals: list[Array | None] = []
         self._coded: list[Coded | LowRank] = []
         self._rounds = 0

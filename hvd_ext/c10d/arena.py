@@ -55,6 +55,7 @@ class BucketArena(HostArena):
         table: Table,
         timeout_s: float,
         format: Format,
+        setting: str,
     ) -> None:
         """Share or make the memory; collective.
 
@@ -66,6 +67,7 @@ class BucketArena(HostArena):
             table: names the algorithm between nodes.
             timeout_s: how long ranks are waited for.
             format: in which float32 travels between nodes.
+            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if some cannot share memory.
@@ -73,7 +75,7 @@ class BucketArena(HostArena):
         self.described, self.buffers, self.shared = tuple(described), tuple(buffers), shared
         layout = lay_out(described, pages if shared else align_up)
         scale = 1.0 / topology.world.size
-        super().__init__(topology, layout, scale, table, timeout_s, format)
+        super().__init__(topology, layout, scale, table, timeout_s, format, setting=setting)
         self._addresses = [buffer.data_ptr() for buffer in buffers]
         self._copies = [self._view(bucket) for bucket in layout.buckets]
 

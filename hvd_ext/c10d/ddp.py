@@ -10,7 +10,7 @@ from hvd_ext import variables
 from hvd_ext.arena.cuda.arena import SERVED
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
-from hvd_ext.c10d.ranks import limit_s_of, topology_of
+from hvd_ext.c10d.ranks import limit_of, topology_of
 from hvd_ext.compression.formats import FORMATS, Format, parse
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import MismatchError, UsageError
@@ -48,11 +48,11 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     device = check(ddp_model)
     on_gpu = device.type == "cuda"
     topology = topology_of(ddp_model.process_group)
-    timeout_s = limit_s_of(ddp_model.process_group)
+    limit_s, setting = limit_of(ddp_model.process_group)
     off = f"HVD_EXT_DEVICE_ARENA=0 on rank {dist.get_rank()}"
     refusal = off if on_gpu and not variables.DEVICE_ARENA.read() else ""
     mine = format.name, device.type, refusal
-    asked = topology.allgather(mine, timeout_s, "hvd_ext.c10d.attach()")
+    asked = topology.allgather(mine, limit_s, "hvd_ext.c10d.attach()", setting)
     for rank, (name, place, _) in zip(topology.ranks, asked, strict=True):
         if name != asked[0][0]:
             raise MismatchError(
@@ -66,7 +66,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
                 "every rank"
             )
     exchange = Exchange(
-        *(topology, ddp_model.process_group, format, timeout_s),
+        *(topology, ddp_model.process_group, format, limit_s, setting),
         device=device.index if on_gpu else None,
         refusal=next((said for *_, said in asked if said), ""),
     )

@@ -54,6 +54,7 @@ class Exchange:
         group: dist.ProcessGroup,
         format: Format,
         timeout_s: float,
+        setting: str,
         device: int | None = None,
         refusal: str = "",
     ) -> None:
@@ -64,11 +65,12 @@ class Exchange:
             group: DDP's, which serves where ranks cannot share memory.
             format: in which float32 travels between nodes.
             timeout_s: how long ranks are waited for.
+            setting: of that time, for errors.
             device: ordinal of the GPU that gradients are on; None: the CPU.
             refusal: why DDP's group is to serve, the same on every rank, or empty.
         """
         self._topology, self._group = topology, group
-        self._format, self._timeout_s = format, timeout_s
+        self._format, self._timeout_s, self._setting = format, timeout_s, setting
         self._device = device
         self._arena: BucketArena | DeviceBucketArena | None = None
         if not topology.homogeneous:
@@ -221,7 +223,8 @@ class Exchange:
         topology, table, timeout_s = self._topology, self._table, self._timeout_s
         if self._device is None:
             return BucketArena(
-                topology, described, self._buffers, self._shared, table, timeout_s, format
+                *(topology, described, self._buffers, self._shared, table, timeout_s, format),
+                self._setting,
             )
         stream = partial(current_stream, self._device)
         table = prepare(topology, self._device, stream, table, timeout_s)
@@ -251,7 +254,7 @@ class Exchange:
         Raises:
             StallError: ranks did not reach this in time; names them.
         """
-        return self._topology.allgather(mine, self._timeout_s, "a gradient exchange")
+        return self._topology.allgather(mine, self._timeout_s, "a gradient exchange", self._setting)
 
 
 def _fits(arena: BucketArena | DeviceBucketArena, bucket: Any) -> bool:

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.backend.tensors import read
-from hvd_ext.c10d.collectives import SETTING, about, describe
-from hvd_ext.c10d.ranks import limit_s_of, topology_of
+from hvd_ext.c10d.collectives import about, describe
+from hvd_ext.c10d.ranks import limit_of, topology_of
 from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.engine.compared import one_line
@@ -24,13 +24,10 @@ from hvd_ext.engine.placed import Placed
 from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
-from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.tensors import dtype_name
 
 log = logging.getLogger("hvd_ext")
-# The lower of the two is the limit.
-_SETTING = f"{STALL_TIMEOUT} and {SETTING}"
 # None: the group's own collectives serve.
 _placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Reported | None] = weakref.WeakKeyDictionary()
 
@@ -83,7 +80,7 @@ class _AllGather:
             return dist.all_gather_single(output_tensor, input_tensor, group, async_op)
         with _told(placed):
             what = about("all_gather()", input_tensor.dtype)
-            placed.expect("FSDP's all-gather", limit_s_of(group), what)
+            placed.expect("FSDP's all-gather", limit_of(group)[0], what)
             placed.all_gather(read(output_tensor), read(input_tensor))
         return None
 
@@ -122,7 +119,7 @@ class _ReduceScatter:
         average = op == dist.ReduceOp.AVG
         what = about("reduce_scatter()", input_tensor.dtype, "AVG" if average else "SUM")
         with _told(placed):
-            placed.expect("FSDP's reduce-scatter", limit_s_of(group), what)
+            placed.expect("FSDP's reduce-scatter", limit_of(group)[0], what)
             scale = 1.0 / placed.size if average else 1.0
             placed.reduce_scatter(read(output_tensor), read(input_tensor), dtype, scale, "sum")
         return None
@@ -166,7 +163,8 @@ def _make(group: dist.ProcessGroup) -> Reported | None:
     begin_without_mpi(dist.get_rank(), dist.get_world_size(), "hvd_ext")
     try:
         kind = Placed if topology.one_node else SeveralNodes
-        return Reported(kind(topology, limit_s_of(group), describe, _SETTING))
+        limit_s, setting = limit_of(group)
+        return Reported(kind(topology, limit_s, describe, setting))
     except WindowError as error:  # on every rank alike
         if topology.world.rank == 0:
             log.warning("hvd_ext: FSDP falls back to its own process group: %s", error)

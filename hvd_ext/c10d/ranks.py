@@ -13,12 +13,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hvd_ext import variables
 from hvd_ext.c10d import without_mpi
+from hvd_ext.c10d.collectives import SETTING
 from hvd_ext.c10d.lifecycle import watch
 from hvd_ext.c10d.store_comm import StoreComm
 from hvd_ext.c10d.torch_internals import store_of, timeout_s_of
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
-from hvd_ext.job.stalls import ends_after
+from hvd_ext.job.stalls import STALL_TIMEOUT, ends_after
 from hvd_ext.job.topology import Topology, discover
 
 if TYPE_CHECKING:
@@ -100,14 +101,15 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
         tuple(dist.get_process_group_ranks(group)),
         *(dist.get_rank(), dist.get_world_size()),
         occasion="hvd_ext.c10d.attach()",
-        timeout_s=limit_s_of(group),
+        timeout_s=limit_of(group)[0],
         store=store_of(group),
     )
 
 
-def limit_s_of(group: dist.ProcessGroup) -> float:
-    """How long the ranks of a process group are waited for in hvd_ext's own exchanges."""
-    return min(timeout_s_of(group), variables.STALL_TIMEOUT_S.read())
+def limit_of(group: dist.ProcessGroup) -> tuple[float, str]:
+    """How long ranks are waited for in hvd_ext's own exchanges, and the setting of that time."""
+    own_s, stall_s = timeout_s_of(group), variables.STALL_TIMEOUT_S.read()
+    return (own_s, SETTING) if own_s < stall_s else (stall_s, STALL_TIMEOUT)
 
 
 def topology_among(

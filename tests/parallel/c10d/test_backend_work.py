@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hvd_ext.c10d
 from hvd_ext import variables
 from hvd_ext.c10d import fsdp
-from hvd_ext.c10d.ranks import limit_s_of
+from hvd_ext.c10d.ranks import limit_of
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.events import listen
 from tests.ranks.asserts import parallel_assert
@@ -401,9 +401,10 @@ def test_ddp_with_powersgd_of_torch(comm):
 def test_the_timeout_of_a_group_counts_in_hvd_exts_own_exchanges(comm):
     for backend in ("gloo", "hvd_ext"):
         group = dist.new_group(backend=backend, timeout=timedelta(seconds=15))
-        assert limit_s_of(group) == 15
+        assert limit_of(group) == (15, "the timeout of the process group")
         dist.destroy_process_group(group)
-    assert limit_s_of(dist.group.WORLD) == variables.STALL_TIMEOUT_S.read()
+    stall_s = variables.STALL_TIMEOUT_S.read()
+    assert limit_of(dist.group.WORLD) == (stall_s, "HVD_EXT_STALL_TIMEOUT_S")
 
 
 def losses(rank, size, used):

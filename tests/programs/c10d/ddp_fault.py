@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -36,16 +37,15 @@ def fail() -> None:
 torch.set_num_threads(1)
 if how == "init" and is_odd:
     fail()
-dist.init_process_group("gloo", init_method="mpi://")
+limit = timedelta(seconds=3) if how == "timeout" else None
+dist.init_process_group("gloo", init_method="mpi://", timeout=limit)
 group = None
 if how == "group":
     group = dist.new_group([1, 2])
     if dist.get_rank() == 0:
         sys.exit()
 layers = [torch.nn.Linear(40, 40) for _ in range(4)]
-model = DistributedDataParallel(
-    torch.nn.Sequential(*layers), bucket_cap_mb=0.001, process_group=group
-)
+net = torch.nn.Sequential(*layers)
 patch = pytest.MonkeyPatch()
 if "device" in sys.argv:
     from tests.support.c10d.device_ddp import on_device
@@ -56,9 +56,18 @@ if "nodes" in sys.argv:
 
     topology = pretend(MPI.COMM_WORLD, 1)
     patch.setattr("hvd_ext.c10d.ddp.topology_of", lambda group: topology)
-if how == "attach" and is_odd:
-    fail()
-exchange = hvd_ext.c10d.attach(model)
+if how == "sharded":
+    from torch.distributed.fsdp import fully_shard
+
+    from hvd_ext.c10d import fsdp
+
+    model = fully_shard(net)
+    fsdp.use(model)
+else:
+    model = DistributedDataParallel(net, bucket_cap_mb=0.001, process_group=group)
+    if how == "attach" and is_odd:
+        fail()
+    exchange = hvd_ext.c10d.attach(model)
 for step in range(STEPS):
     if step == AT and is_odd:
         fail()
