@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
         install()
 
-    return run_script(parser(), arguments, install)
+    return run_script(parser().parse_args(arguments), install)
 
 
 if __name__ == "__main__":

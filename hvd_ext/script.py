@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hvd_ext.cli import add_version
@@ -22,20 +22,16 @@ def script_parser(module: str, text: str | None, example: str) -> argparse.Argum
     return top
 
 
-def run_script(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], install: Callable[[], None]
-) -> int:
-    """Run the script that `arguments` begin with.
+def run_script(options: argparse.Namespace, install: Callable[[], None]) -> int:
+    """Run a script.
 
     Args:
-        parser: of `script_parser`.
-        arguments: of the command line.
+        options: what `script_parser` has found.
         install: called before the script begins.
 
     Raises:
         UsageError: the script does not exist.
     """
-    options = parser.parse_args(arguments)
     if not options.module and not Path(options.script).is_file():
         raise UsageError(f"script not found: {options.script!r}: give the path of a Python script")
     install()

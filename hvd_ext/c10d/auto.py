@@ -12,13 +12,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_ext import variables
 from hvd_ext.c10d.backend.registration import NAME, register
 from hvd_ext.c10d.ddp import attach, check
 from hvd_ext.c10d.torch_internals import has_hook
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import StallError, UsageError
+from hvd_ext.units import counted
+
+_EVERY_RANK = (
+    "a rank that runs without hvd_ext never comes: start each with python -m hvd_ext.c10d, or "
+    "call hvd_ext.c10d.install() in it"
+)
+# The backends of the default groups of this process.
+_made: list[str] = []
 
 
 @functools.cache
@@ -35,18 +44,14 @@ def install() -> None:
     """
     variables.STALL_TIMEOUT_S.read()
     register()
-    make_group = dist.init_process_group
-
-    @functools.wraps(make_group)
-    def init_process_group(backend: str | None = None, *arguments: Any, **named: Any) -> None:
-        make_group(_backend(backend), *arguments, **named)
-        if _backend(backend) == NAME and dist.get_rank() == 0:
-            print("hvd_ext: active: serves torch.distributed in place of Gloo", file=sys.stderr)
-
-    _replace(make_group, init_process_group)
     from torch.distributed.fsdp import fully_shard
 
-    _replace(fully_shard, _using(fully_shard))
+    for old, new in (
+        (dist.init_process_group, _serving(dist.init_process_group)),
+        (fully_shard, _using(fully_shard)),
+        (start_processes, _installing(start_processes)),
+    ):
+        _replace(old, new)
     made: Any = DistributedDataParallel.__init__
 
     @functools.wraps(made)
@@ -55,6 +60,37 @@ def install() -> None:
         _attach_in_training(model)
 
     DistributedDataParallel.__init__ = attached  # type: ignore[assignment, method-assign]
+
+
+def has_made_a_group() -> bool:
+    """Whether this process has made a default process group since `install`."""
+    return bool(_made)
+
+
+def _serving(make: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(make)
+    def init_process_group(backend: str | None = None, *arguments: Any, **named: Any) -> None:
+        used = _backend(backend)
+        try:
+            make(used, *arguments, **named)
+        except StallError as error:
+            if used == backend:
+                raise
+            raise StallError(f"{error}; {_EVERY_RANK}", error.ranks) from None
+        _made.append(dist.get_backend())
+        if used == NAME:
+            ranks = counted(dist.get_world_size(), "rank")
+            _say(f"serves the process group of {ranks}" + " in place of Gloo" * (used != backend))
+        else:
+            _say(f"leaves the process group to {_made[-1]}: it serves those of Gloo")
+
+    return init_process_group
+
+
+def _say(text: str) -> None:
+    """Print a line on rank 0: an unchanged script never asks."""
+    if dist.get_rank() == 0:
+        print(f"hvd_ext: {text}", file=sys.stderr, flush=True)
 
 
 def _backend(asked: str | None) -> str | None:
@@ -79,9 +115,36 @@ def _using(shard: Callable[..., Any]) -> Callable[..., Any]:
 
         for one in module if isinstance(module, (list, tuple)) else (module,):
             use(one)
+        _say_shards()
         return sharded
 
     return fully_shard
+
+
+@functools.cache
+def _say_shards() -> None:
+    _say("active: exchanges shards and gradients of FSDP2")
+
+
+class _Installing:
+    """A function that begins with `install`; for another process, so it can be pickled."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        install()
+        return self._function(*arguments)
+
+
+def _installing(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the processes that `torch.multiprocessing` starts be served, too."""
+
+    @functools.wraps(start)
+    def start_processes(fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return start(_Installing(fn), *arguments, **named)
+
+    return start_processes
 
 
 def _attach_in_training(model: DistributedDataParallel) -> None:
@@ -96,9 +159,13 @@ def _attach_in_training(model: DistributedDataParallel) -> None:
             if check(model).type != "cpu":
                 raise UsageError("it is on a GPU; attach(model) has hvd_ext reduce its gradients")
         except UsageError as refused:
-            print(f"hvd_ext: a model stays with its process group: {refused}", file=sys.stderr)
+            _say(f"a model stays with its process group: {refused}")
             return
-        if not has_hook(model):
-            attach(model)
+        if has_hook(model):
+            _say("a model keeps its own communication hook")
+            return
+        attach(model)
+        count = sum(parameter.requires_grad for parameter in model.parameters())
+        _say(f"active: exchanges gradients of {counted(count, 'parameter')}")
 
     handle = model.register_forward_pre_hook(first)

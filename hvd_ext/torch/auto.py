@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed as dist
+
 from hvd_ext import schedules, variables
 from hvd_ext.compression import formats
 from hvd_ext.torch import OVERRIDES, horovods
@@ -35,6 +37,24 @@ def install() -> None:
     schedules.parse(variables.SYNC.read())
     announcing = _announcing(OVERRIDES["DistributedOptimizer"])
     horovods.replace({**OVERRIDES, "DistributedOptimizer": announcing})
+    dist.init_process_group = _naming_the_other(dist.init_process_group)
+
+
+def _naming_the_other(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `make` so that rank 0 says what serves the process group that it makes."""
+
+    @functools.wraps(make)
+    def made(*arguments: Any, **named: Any) -> Any:
+        made = make(*arguments, **named)
+        if dist.get_rank() == 0:
+            print(
+                "hvd_ext: note: python -m hvd_ext serves Horovod; for torch.distributed, DDP and "
+                "FSDP2 start the script with python -m hvd_ext.c10d",
+                file=sys.stderr,
+            )
+        return made
+
+    return made
 
 
 def _announcing(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from tests.support.launch.launching import ROOT, rank_environment, run_to_end
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 HVD_EXT = ["-m", "hvd_ext.c10d"]
 PROGRAM = "tests/programs/c10d/asks_for_gloo.py"
+HOROVOD = "tests/programs/optimizer/plain_horovod.py"
+STARTS_ITS_RANKS = "tests/programs/c10d/starts_its_ranks.py"
 
 
 def torchrun(*words: str) -> tuple[str, str]:
@@ -27,30 +31,73 @@ def torchrun(*words: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("how", "serves"),
+    ("how", "serves", "says"),
     [
-        ("as it is", "backend hvd_ext hooks ['hvd_ext_hook']"),
+        ("as it is", "hooks ['hvd_ext_hook']", "active: exchanges gradients of 4 parameters"),
         *(
-            pytest.param(how, serves, marks=pytest.mark.long)
-            for how, serves in (
-                ("by default", "backend hvd_ext hooks ['hvd_ext_hook']"),
-                ("own hook", "backend hvd_ext hooks ['fp16_compress_hook']"),
-                ("sparse", "backend hvd_ext hooks []"),
-                ("sharded", "backend hvd_ext hooks []"),
+            pytest.param(how, serves, says, marks=pytest.mark.long)
+            for how, serves, says in (
+                ("by default", "hooks ['hvd_ext_hook']", "active: exchanges gradients of 4 par"),
+                ("own hook", "hooks ['fp16_compress_hook']", "a model keeps its own communication"),
+                ("sparse", "hooks []", "a model stays with its process group: module '0' has spa"),
+                ("sharded", "hooks []", "active: exchanges shards and gradients of FSDP2"),
+                ("only-a-group", "hooks []", ""),
             )
         ),
     ],
 )
-def test_a_program_that_asks_for_gloo_learns_the_same(how: str, serves: str) -> None:
+def test_a_program_that_asks_for_gloo_learns_the_same(how: str, serves: str, says: str) -> None:
     want, stock = torchrun(PROGRAM, how)
     assert "backend gloo" in stock or how == "by default"
     weights, told = torchrun(*HVD_EXT, PROGRAM, how)
     assert weights == want
-    assert serves in told
-    assert told.count("hvd_ext: active: serves torch.distributed in place of Gloo") == 1
-    assert ("a model stays with its process group: module '0' has sparse" in told) == (
-        how == "sparse"
-    )
+    assert f"backend hvd_ext {serves}" in told
+    assert told.count("hvd_ext: serves the process group of 2 ranks in place of Gloo") == 1
+    assert told.count("hvd_ext: ") == 1 + bool(says), told
+    assert says in told
+
+
+def by_plain_python(*words: str, stall_s: int) -> str:
+    path = os.pathsep.join(map(str, ranks.PACKAGES))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    variables = {"PYTHONPATH": path, "HVD_EXT_STALL_TIMEOUT_S": str(stall_s)}
+    return run_to_end([sys.executable, *words, port], rank_environment(variables), 240).stdout
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "again",
+        *(
+            pytest.param(x, marks=pytest.mark.long)
+            for x in ("again, unbuffered", "spawn", "elastic")
+        ),
+    ],
+)
+def test_a_program_that_starts_its_ranks_itself_is_served(how: str) -> None:
+    output = by_plain_python(*HVD_EXT, STARTS_ITS_RANKS, how, stall_s=200)
+    assert output.count("backend hvd_ext hooks ['hvd_ext_hook']") == 2, output
+
+
+def test_a_rank_without_hvd_ext_is_what_the_error_names() -> None:
+    output = by_plain_python(*HVD_EXT, STARTS_ITS_RANKS, "otherwise", stall_s=3)
+    assert re.search(r"error: rank 1 did not reach .* runs without hvd_ext never comes", output)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (f"hvd_ext {PROGRAM} only-a-group", "python -m hvd_ext serves Horovod; for torch.distrib"),
+        (f"hvd_ext.c10d {HOROVOD} /dev/null", "the script uses Horovod: start it with python -m"),
+        ("hvd_ext.c10d -m this", "the script made no process group, so each of the 2 processes"),
+    ],
+)
+def test_a_script_that_is_not_served_is_named(launch: Any, command: str, says: str) -> None:
+    done = launch(2, ["-m", *command.split()])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("hvd_ext: note: ") == 1, done.stdout
+    assert says in done.stdout
 
 
 IMPORTED_BEFORE = """

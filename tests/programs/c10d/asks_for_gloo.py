@@ -18,10 +18,13 @@ torch.manual_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
 if how == "sparse":
     net = torch.nn.Sequential(torch.nn.EmbeddingBag(50, 20, sparse=True), *net)
-model = fully_shard(net) if how == "sharded" else DistributedDataParallel(net)
+if how == "only-a-group":
+    model = net
+else:
+    model = fully_shard(net) if how == "sharded" else DistributedDataParallel(net)
 if how == "own hook":
     model.register_comm_hook(None, fp16_compress_hook)
-if dist.get_rank() == 0 and how != "sharded":
+if dist.get_rank() == 0 and how not in ("sharded", "only-a-group"):
     model.eval()(torch.randint(0, 50, (4, 3)) if how == "sparse" else torch.ones(4, 20))
 model.train()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
