@@ -1,8 +1,9 @@
 """The one list of allreduce algorithms: table, tests and benchmarks share it.
 
-An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)`. It is
-imported on use, as a table is also read where there is neither MPI nor numpy. Its cost formula,
-which the profiler and the simulator read too, stands in hvd_ext/arithmetic/allreduce_work.py.
+An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)`, and a cost
+formula of the same name in hvd_ext/arithmetic/allreduce_work.py, which the profiler and the
+simulator read too. The file is imported on use, as a table is also read where there is neither
+MPI nor numpy.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hvd_ext.arithmetic.allreduce_work import FORMULAS
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -20,15 +23,7 @@ if TYPE_CHECKING:
     Algorithm = Callable[["MPI.Comm", Array, Operation], None]
 
 NATIVE = "native"
-ALGORITHMS = (
-    NATIVE,
-    "ring",
-    "recursive_doubling",
-    "rabenseifner",
-    "tree",
-    "double_tree",
-    "direct",
-)
+ALGORITHMS = (NATIVE, *FORMULAS)
 # Of one node, for a persistent allreduce: by memory that the ranks share, not by messages.
 SHARED_MEMORY = "shared_memory"
 

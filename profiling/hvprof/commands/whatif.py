@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hvd_ext.arithmetic.allreduce_work import FORMULAS
 from hvd_ext.cli import size_bytes
 from hvd_ext.errors import UsageError
 from hvprof.analysis.replay.change import WhatIf
@@ -44,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="allreduce algorithm: ring, recursive_doubling, rabenseifner, tree, double_tree "
-        "or direct",
+        help=f"allreduce algorithm: one of {', '.join(FORMULAS)}",
     )
     parser.add_argument(
         "--bucket", type=_bucket, metavar="SIZE", help="size of gradient buckets, as in 4MiB"

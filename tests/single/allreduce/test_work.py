@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE
 from hvd_ext.arithmetic.allreduce_work import FORMULAS, Work, work
 from hvd_ext.errors import UsageError
-
-
-def test_every_algorithm_but_the_librarys_own_has_a_formula():
-    assert set(FORMULAS) == {*ALGORITHMS} - {NATIVE}
 
 
 @pytest.mark.parametrize("algorithm", FORMULAS)
