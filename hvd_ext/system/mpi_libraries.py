@@ -23,6 +23,9 @@ class MpiFacts:
         yields: variable and value with which a waiting thread leaves its core; None where it
             always does.
         passes_by: the word with which its mpirun passes a variable on; "" where it passes all.
+        launcher_says: words, one of which its launcher's --version prints.
+        simulated_as: whose choices of allreduce algorithms SMPI takes for it, by SMPI's name.
+        file: of hvd_launch/backends, where it has another name.
     """
 
     name: str
@@ -31,6 +34,14 @@ class MpiFacts:
     allreduce: tuple[str, ...]
     yields: tuple[str, str] | None = None
     passes_by: str = ""
+    launcher_says: tuple[str, ...] = ()
+    simulated_as: str = ""
+    file: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The file of hvd_launch/backends that starts its ranks."""
+        return self.file or self.name
 
     def version_in(self, text: str) -> Version | None:
         """The version, if the text is this library's."""
@@ -49,6 +60,9 @@ def _open_mpi(name: str, majors: str) -> MpiFacts:
         ),
         YIELD_WHEN_IDLE,
         "-x",
+        ("Open MPI", "OpenRTE", "PRRTE", "prterun"),
+        simulated_as="ompi",
+        file="openmpi",
     )
 
 
@@ -60,10 +74,12 @@ def _mvapich2(name: str, title: str, suffix: str) -> MpiFacts:
             rf"MVAPICH2{suffix}(?: Version\s*:?)?\s+v?(\d+)\.(\d+)(?:\.(\d+))?", re.IGNORECASE
         ),
         ("MV2_INTER_ALLREDUCE_TUNING=2",),
+        simulated_as="mvapich2",
+        file="mvapich2",
     )
 
 
-def _of_mpich(name: str, title: str, pattern: str) -> MpiFacts:
+def _of_mpich(name: str, title: str, pattern: str, launcher_says: tuple[str, ...] = ()) -> MpiFacts:
     return MpiFacts(
         name,
         title,
@@ -73,6 +89,8 @@ def _of_mpich(name: str, title: str, pattern: str) -> MpiFacts:
             "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE=0",
             "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring",
         ),
+        launcher_says=launcher_says,
+        simulated_as="mpich",
     )
 
 
@@ -95,8 +113,14 @@ LIBRARIES = {
             re.compile(r"Intel\(R\) MPI Library (\d{4})(?:\.(\d+))?"),
             ("I_MPI_ADJUST_ALLREDUCE=8",),
             THREAD_YIELD,
+            simulated_as="impi",
         ),
-        _of_mpich("mpich", "MPICH", r"MPICH Version:\s*(\d+)\.(\d+)(?:\.(\d+))?"),
+        _of_mpich(
+            "mpich",
+            "MPICH",
+            r"MPICH Version:\s*(\d+)\.(\d+)(?:\.(\d+))?",
+            ("HYDRA", "MPICH"),
+        ),
     )
 }
 
@@ -104,3 +128,9 @@ LIBRARIES = {
 def recognise(text: str) -> MpiFacts | None:
     """The library that reports this version; None if it is not known."""
     return next((one for one in LIBRARIES.values() if one.version_in(text)), None)
+
+
+def started_by(text: str) -> MpiFacts | None:
+    """The library whose launcher's --version prints this; None if it is not known."""
+    libraries = LIBRARIES.values()
+    return next((one for one in libraries if any(w in text for w in one.launcher_says)), None)

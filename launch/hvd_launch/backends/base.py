@@ -30,7 +30,6 @@ class MpiLibrary(abc.ABC):
 
     Attributes:
         name: as --backend takes it.
-        title: as a person calls it.
         assumed_version: where the library is named and not found on this machine.
         launchers: what starts its ranks, of LAUNCHERS, the usual one first.
         tested: this project's tests have run it.
@@ -57,7 +56,6 @@ class MpiLibrary(abc.ABC):
     """
 
     name: str
-    title: str
     assumed_version: Version
     launchers: tuple[str, ...]
     tested = True
@@ -79,6 +77,11 @@ class MpiLibrary(abc.ABC):
     rotation_note = ""
     horovodrun_note = "horovodrun 0.28.1 does not recognize this MPI: use hvd-launch run"
     rules_file = ""
+
+    @property
+    def title(self) -> str:
+        """The library as a person calls it."""
+        return mpi_libraries.LIBRARIES[self.name].title
 
     def recognise_mpirun(self, text: str) -> Version | None:
         """The version, if this is what the library's `mpirun --version` prints."""

@@ -44,7 +44,6 @@ _ALGORITHMS = {
 
 class IntelMpi(MpiLibrary):
     name = "intelmpi"
-    title = "Intel MPI"
     assumed_version = (2021, 11)
     launchers = ("hydra", "srun")
     family = "intelmpi"

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.system.mpi_libraries import Version
-from hvd_launch.backends import intelmpi, mpich, mvapich, mvapich2, openmpi, slurm
+from hvd_ext.system import mpi_libraries
+from hvd_ext.system.mpi_libraries import MpiFacts, Version
+from hvd_launch.backends import slurm
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import EXPORTED, KEPT_BACK, Job
 
-# Those that are made from another stand before it: both would recognize its words.
-LIBRARIES: dict[str, MpiLibrary] = {
-    library.name: library
-    for library in (
-        openmpi.OpenMpi4(),
-        openmpi.OpenMpi5(),
-        mvapich2.Mvapich2(),
-        mvapich2.Mvapich2Gdr(),
-        mvapich.Mvapich(),
-        intelmpi.IntelMpi(),
-        mpich.Mpich(),
+
+def _library(facts: MpiFacts) -> MpiLibrary:
+    """The library of its file's class of that name."""
+    module = importlib.import_module(f"hvd_launch.backends.{facts.backend}")
+    classes = (one for one in vars(module).values() if isinstance(one, type))
+    return next(
+        one()
+        for one in classes
+        if issubclass(one, MpiLibrary) and one.__dict__.get("name") == facts.name
     )
-}
+
+
+# In the facts' order: of two that recognize the same words, the right one comes first.
+LIBRARIES = {name: _library(facts) for name, facts in mpi_libraries.LIBRARIES.items()}
+TITLES = tuple(dict.fromkeys(library.title for library in LIBRARIES.values()))
 _EXPORTED = re.compile(
     "|".join([EXPORTED, *(library.exported for library in LIBRARIES.values() if library.exported)])
 )
@@ -100,10 +104,9 @@ def recognise_mpirun(text: str) -> tuple[MpiLibrary, Version]:
         if version := library.recognise_mpirun(text):
             return library, version
     first = text.strip().partition("\n")[0].strip()
-    known = ", ".join(dict.fromkeys(library.title for library in LIBRARIES.values()))
     raise HvdExtError(
-        f"mpirun --version printed {first!r}: hvd-launch knows {known} (Open MPI from 4.0 on); "
-        "name the library with --backend"
+        f"mpirun --version printed {first!r}: hvd-launch knows {', '.join(TITLES)} "
+        "(Open MPI from 4.0 on); name the library with --backend"
     )
 
 

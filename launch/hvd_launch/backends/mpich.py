@@ -60,7 +60,6 @@ def hydra_arguments(job: Job) -> list[str]:
 
 class Mpich(MpiLibrary):
     name = "mpich"
-    title = "MPICH"
     assumed_version: Version = (5, 0)
     launchers = ("hydra", "srun")
     family = "mpich"

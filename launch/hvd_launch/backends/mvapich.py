@@ -10,7 +10,6 @@ class Mvapich(Mpich):
     """MVAPICH 3 and 4."""
 
     name = "mvapich"
-    title = "MVAPICH"
     assumed_version = (4, 0)
     tested = False
     # A rank cannot distinguish it from MPICH, which has the same.

@@ -33,7 +33,6 @@ _ALGORITHMS = {
 
 class Mvapich2(MpiLibrary):
     name = "mvapich2"
-    title = "MVAPICH2"
     assumed_version: Version = (2, 3)
     launchers = ("mpirun_rsh", "hydra", "srun")
     family = "mvapich2"
@@ -182,7 +181,6 @@ class Mvapich2(MpiLibrary):
 
 class Mvapich2Gdr(Mvapich2):
     name = "mvapich2-gdr"
-    title = "MVAPICH2-GDR"
     tested = False
     guide = "MVAPICH2-GDR 2.3.7 user guide"
     gdr = True

@@ -48,7 +48,6 @@ _FIVE_COLUMNS = (5, 0, 7)
 
 
 class _OpenMpi(MpiLibrary):
-    title = "Open MPI"
     launchers = ("mpirun", "srun")
     family = "openmpi"
     rank_variables = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")

@@ -18,7 +18,7 @@ from hvd_launch import machine
 from hvd_launch.backends import slurm
 from hvd_launch.backends.base import LAUNCHERS
 from hvd_launch.backends.detect import find_backend
-from hvd_launch.backends.libraries import Backend, Launch, untested_note
+from hvd_launch.backends.libraries import TITLES, Backend, Launch, untested_note
 from hvd_launch.job import HOSTFILE_VARIABLES, Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.job_settings import add_arguments as add_settings
 from hvd_launch.job_settings import job_settings
@@ -33,9 +33,8 @@ EXAMPLE = "hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run COMMAND on N ranks with this machine's MPI: Open MPI 4 or 5, MPICH, MVAPICH, "
-        "MVAPICH2, Intel MPI, or srun in a Slurm allocation. Output lines are prefixed by the "
-        "rank. "
+        f"Run COMMAND on N ranks with this machine's MPI: {', '.join(TITLES)}, or srun in a Slurm "
+        "allocation. Output lines are prefixed by the rank. "
         "The exit code is that of the first rank that failed, and its last lines are shown."
     )
     parser.add_argument(

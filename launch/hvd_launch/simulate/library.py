@@ -15,8 +15,6 @@ from hvd_ext.errors import HvdExtError
 from hvd_launch.simulate.platform import SCALE, Platform
 from hvd_launch.simulate.replay import check_installed, smpirun
 
-# SMPI's names for Open MPI's, MPICH's, MVAPICH2's and Intel MPI's.
-SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
 _FOLDER = Path(__file__).parent
 
 
@@ -34,7 +32,7 @@ def times_s(
         platform: the cluster.
         nodes: how many have ranks.
         ranks_per_node: on each.
-        selector: one of SELECTORS.
+        selector: SMPI's name of the library, as MpiFacts.simulated_as.
         sizes: message_bytes.
         link_share: as `replay` takes it.
 

@@ -16,6 +16,7 @@ from types import FrameType
 
 from hvd_ext.cli import not_negative
 from hvd_ext.errors import StallError, UsageError
+from hvd_ext.system.mpi_libraries import started_by
 from hvd_ext.system.process import descendants, dying_with_parent, end_all
 from hvprof.commands.running.beneath import shown_beneath
 from hvprof.commands.running.watchdog import watched
@@ -135,9 +136,10 @@ def _reaching_all_ranks(
     command: Sequence[str], variables: Iterable[str], launcher_says: str
 ) -> list[str]:
     """The command; Open MPI's mpirun must be asked to pass our variables to other hosts."""
-    if not any(name in launcher_says for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
+    library = started_by(launcher_says)
+    if library is None or not library.passes_by:
         return list(command)
-    carry = [word for name in variables for word in ("-x", name)]
+    carry = [word for name in variables for word in (library.passes_by, name)]
     return [command[0], *carry, *command[1:]]
 
 

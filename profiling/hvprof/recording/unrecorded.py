@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvd_ext.system.mpi_libraries import started_by
 from hvprof.format.reader import Head, read_head
 from hvprof.recording.launchers import launcher_of
 from hvprof.recording.load import RANK_FILES
@@ -25,8 +26,6 @@ _PRELOAD = (
     "the recorder was not loaded: LD_PRELOAD is lost by sudo, ssh, containers and"
     " srun --export=NONE; set what `hvprof env` prints on all ranks"
 )
-# Of a program's launcher, and a word in what it says of its version.
-_FAMILIES = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prterun"), "MPICH": ("HYDRA", "MPICH")}
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,8 @@ def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: s
     starts_s = sorted(head.start_unix_ns / 1e9 for head in heads)
     if starts_s[-1] - starts_s[0] > _AT_ONCE_S:
         return ""
-    family = next(
-        (name for name, words in _FAMILIES.items() if any(w in launcher_says for w in words)), ""
-    )
-    known = f", and {launcher} is {family}'s" if family else ""
+    library = started_by(launcher_says)
+    known = f", and {launcher} is {library.title}'s" if library else ""
     return (
         f"{launcher} started {len(heads)} processes, and each is a job of 1 rank: the program's MPI"
         f" is another one{known}; start it with that library's launcher"

@@ -10,6 +10,7 @@ from pathlib import Path
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.system.files import write_text
+from hvd_ext.system.mpi_libraries import LIBRARIES
 from hvd_ext.units import counted
 from hvd_launch.job import Host
 from hvd_launch.machine import module
@@ -17,16 +18,6 @@ from hvd_launch.tune.common.target import Target, check_results, target_of
 
 _TIMEOUT_S = 3600.0
 _HOSTS = (2, 4)
-# Whose choices SMPI has, under its own names; MVAPICH from version 3 on is made of MPICH.
-_SELECTORS = {
-    "openmpi4": "ompi",
-    "openmpi5": "ompi",
-    "mpich": "mpich",
-    "mvapich": "mpich",
-    "mvapich2": "mvapich2",
-    "mvapich2-gdr": "mvapich2",
-    "intelmpi": "impi",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -196,9 +187,10 @@ def _library(name: str | None) -> str:
     from hvd_launch.backends.detect import find_backend
 
     found = name or find_backend().name
-    if found not in _SELECTORS:
-        raise UsageError(f"--library {found}: SMPI has the choices of {', '.join(_SELECTORS)}")
-    return _SELECTORS[found]
+    known = {one.name: one.simulated_as for one in LIBRARIES.values() if one.simulated_as}
+    if found not in known:
+        raise UsageError(f"--library {found}: SMPI has the choices of {', '.join(known)}")
+    return known[found]
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ class Request:
         nodes: each number of nodes.
         ranks_per_node: on each.
         sizes: message_bytes, ascending.
-        library: whose own allreduce is the one to beat: one of library.SELECTORS.
+        library: whose own allreduce is the one to beat: an MpiFacts.simulated_as.
     """
 
     platform: Platform
