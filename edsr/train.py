@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +30,6 @@ from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least, run
 from hvd_ext.data import Order, fingerprint
 from hvd_ext.errors import UsageError
-from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import (
     Parser,
@@ -242,31 +240,24 @@ class EdsrTrainer(loop.Trainer):
             self.patches, self.grid.sample_group, self.groups, self.patches.cut, stack
         )
 
-    def step(self) -> Tensor:
-        args, device = self.args, self.run.device
-        with region("load", kind="io"):
-            low, high = next(self.loader)
-            low = low.to(device, memory_format=ranks.memory_format(args))
-            high = high.to(device)
-        self.lr = halved(args.lr, self.run.position.step, args.lr_decay_every)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Small and large patches; they are in memory, so that no rank can lack them."""
+        device = self.run.device
+        low, high = next(self.loader)
+        return low.to(device, memory_format=ranks.memory_format(self.args)), high.to(device)
 
-        def loss(low: Tensor, high: Tensor) -> Tensor:
-            if self.grid.space.size > 1:
-                high = spatial.scatter(high, self.grid)
-            with ranks.autocast(args, device):
-                value = nn.functional.l1_loss(self.replica(low), high)
-            # Gradients of the parts add up, and are to be the mean over all of them.
-            return value / args.batches_per_allreduce
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        if self.grid.space.size > 1:
+            targets = spatial.scatter(targets, self.grid)
+        with ranks.autocast(self.args, self.run.device):
+            return nn.functional.l1_loss(self.replica(inputs), targets)
 
-        parts = zip(low.split(args.batch_size), high.split(args.batch_size), strict=True)
-        losses = (partial(loss, *part) for part in parts)
-        options = {"clip": args.clip, "slots": self.slots, "step": self.run.steps_taken}
-        value = loop.descend(self.optimizer, *losses, **options)
+    def learning_rate(self) -> float:
+        return halved(self.args.lr, self.run.position.step, self.args.lr_decay_every)
+
+    def after_step(self) -> None:
         if self.average:
             self.average.update_parameters(self.model)
-        return value
 
     def row(self) -> tuple[float, ...]:
         """The learning rate of the last step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from hvd_ext.data import Order
 from hvd_ext.errors import UsageError
-from hvd_ext.events import region
 from resnet.folder import Opened, Sample, centred, normalised, read_images, stack, train_sample
 from resnet.model import KIND, MODELS, ResNet
 from resnet.optimizer import distributed, learning_rate, sgd
@@ -22,7 +20,6 @@ from resnet.validation import FIGURES, describe, latest, means, sums, validate
 from resnet.weights import load_weights, start_from
 from training import ranks
 from training.by_epochs import EpochTrainer
-from training.loop import descend
 from training.run import Run
 
 
@@ -54,8 +51,9 @@ class ImageNetTrainer(EpochTrainer):
                 f"{args.train_dir} holds {len(self.images)} images, fewer than one step "
                 f"takes ({self.run.global_batch}): lower --batch-size"
             )
-        # What `validation.sums` gave in this epoch so far.
+        # What `validation.sums` gave in this epoch so far, and in this step's passes.
         self.sums = torch.zeros(4, dtype=torch.float64)
+        self._found: list[Tensor] = []
         torch.manual_seed(args.seed)
         self.model = MODELS[args.model](len(self.images.classes), zero_init_residual=True)
         self._resumed = self._read_checkpoint() if self.run.leads else {}
@@ -85,39 +83,33 @@ class ImageNetTrainer(EpochTrainer):
         images = self.readable if args.skip_unreadable else self.images
         self.loader = run.loader(images, hvd.rank(), hvd.size(), transform, stack)
 
-    def step(self) -> Tensor:
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Images and their classes."""
         args, run = self.args, self.run
-        with region("load", kind="io"):
-            images, labels = run.next_batch(self.loader)
-            images = images.to(run.device, memory_format=ranks.memory_format(args))
-            labels = labels.to(run.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate.at(run.position.samples / run.order.samples)
+        images, labels = run.next_batch(self.loader)
+        images = images.to(run.device, memory_format=ranks.memory_format(args))
+        return images, labels.to(run.device)
 
-        found: list[Tensor] = []
-
-        def loss(part: Tensor, truth: Tensor) -> Tensor:
-            with ranks.autocast(args, run.device):
-                logits = self.replica(normalised(part))
-                value = nn.functional.cross_entropy(
-                    logits, truth, label_smoothing=args.label_smoothing
-                )
-                found.append(sums(value, logits, truth))
-            # Gradients of the parts add up, and are to be the mean over all of them.
-            return value / args.batches_per_allreduce
-
-        parts = zip(images.split(args.batch_size), labels.split(args.batch_size), strict=True)
-        losses = (partial(loss, *part) for part in parts)
-        value = descend(self.optimizer, *losses, slots=self.slots, step=run.steps_taken)
-        if self.slots:
-            found = self.slots.gather(found)
-        for its in found:
-            self.sums += its
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        with ranks.autocast(self.args, self.run.device):
+            logits = self.replica(normalised(inputs))
+            value = nn.functional.cross_entropy(
+                logits, targets, label_smoothing=self.args.label_smoothing
+            )
+            self._found.append(sums(value, logits, targets))
         return value
+
+    def learning_rate(self) -> float:
+        return self.rate.at(self.run.position.samples / self.run.order.samples)
+
+    def after_step(self) -> None:
+        found, self._found = self._found, []
+        for its in self.slots.gather(found) if self.slots else found:
+            self.sums += its
 
     def row(self) -> tuple[float]:
         """The learning rate of the last step."""
-        return (self.optimizer.param_groups[0]["lr"],)
+        return (self.lr,)
 
     def figures_of_epoch(self) -> tuple[float, ...]:
         if self.args.skip_unreadable:

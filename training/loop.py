@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -70,6 +71,8 @@ class Trainer(ABC):
 
     Attributes:
         run: this rank's part.
+        passes: backward passes of this rank in a step, as `ranks.passes` counts them.
+        slots: as `ranks.slots` returns them, once `start` was called.
         model: what checkpoints hold.
         architecture: the plain values that distinguish models, for checkpoints that hold them.
         optimizer: a DistributedOptimizer, once `start` was called.
@@ -84,6 +87,8 @@ class Trainer(ABC):
     """
 
     run: Run
+    passes: int = 1
+    slots: Any = None
     model: nn.Module
     architecture: dict[str, Any] | None = None
     optimizer: torch.optim.Optimizer
@@ -101,8 +106,51 @@ class Trainer(ABC):
         """Build the optimizer, and share rank 0's state. A collective."""
 
     @abstractmethod
+    def batch(self) -> tuple[Any, Any]:
+        """Inputs and targets of this rank's step, on its device; Any: they may be partitioned."""
+
+    @abstractmethod
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        """The mean loss of --batch-size samples, a scalar."""
+
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+
+    def before_step(self) -> None:  # noqa: B027
+        """Prepare model and random numbers."""
+
+    def after_step(self) -> None:  # noqa: B027
+        """Follow the weights of the step, or collect what `loss` noted. A collective."""
+
     def step(self) -> Tensor:
-        """Take one step; returns this rank's loss, a scalar."""
+        """Take one step; returns this rank's loss, a scalar. A collective."""
+        args, run = self.run.args, self.run
+        self.before_step()
+        with region("load", kind="io"):
+            batch = self.batch()
+        rate = self.learning_rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        parts = [batch]
+        if self.passes > 1:
+            parts = list(zip(*(whole.split(args.batch_size) for whole in batch), strict=True))
+        losses = (partial(self._share_of_loss, *part) for part in parts)
+        clip = getattr(args, "clip", None)
+        loss = descend(self.optimizer, *losses, clip=clip, slots=self.slots, step=run.steps_taken)
+        self.after_step()
+        return loss
+
+    def _share_of_loss(self, inputs: Any, targets: Any) -> Tensor:
+        loss = self.loss(inputs, targets)
+        # Gradients of the passes add up, and are to be their mean; slots take the mean themselves.
+        return loss if self.slots or self.passes == 1 else loss / self.passes
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
 
     def row(self) -> tuple[float, ...]:
         """The columns, after a step."""

@@ -186,7 +186,8 @@ class VolumeTrainer(loop.Trainer):
         self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
         if args.store is not None and args.synthetic:
             raise UsageError("--store keeps what was read, and --synthetic reads nothing: leave it")
-        batch = args.batch_size * ranks.passes(args, hvd) * self.groups
+        self.passes = ranks.passes(args, hvd)
+        batch = args.batch_size * self.passes * self.groups
         self.run = Run(args, hvd, task.program, task.kind, batch)
         self._resumed = self.run.resumed()
         if self._resumed:
@@ -245,25 +246,23 @@ class VolumeTrainer(loop.Trainer):
             self._sharing(),
         )
 
-    def step(self) -> Tensor:
-        """Take one step; returns the loss of this group's samples, a scalar."""
-        args, run, position = self.args, self.run, self.run.position
+    def before_step(self) -> None:
         # A group's ranks draw alike where they compute the same.
-        seeds = np.random.SeedSequence((args.seed, position.step, self.grid.sample_group))
-        torch.manual_seed(int(seeds.generate_state(1)[0]))
-        with region("load", kind="io"):
-            inputs, targets = run.next_batch(self.loader)
-        epoch = self._epoch(position.samples + run.global_batch)
-        self.lr = warmed_up(self.full_rate, args.warmup_epochs, epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr
+        seeds = (self.args.seed, self.run.position.step, self.grid.sample_group)
+        torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
         self.model.train()
-        parts = [(inputs, targets)]
-        if self.slots:
-            parts = list(zip(*(x.split(args.batch_size) for x in (inputs, targets)), strict=True))
-        loss = nn.functional.mse_loss
-        losses = (lambda x=x, y=y: loss(self.replica(x), y) for x, y in parts)
-        return loop.descend(self.optimizer, *losses, slots=self.slots, step=run.steps_taken)
+
+    def batch(self) -> tuple[Any, Any]:
+        """This rank's blocks of its group's samples."""
+        inputs, targets = self.run.next_batch(self.loader)
+        return inputs, targets
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        return nn.functional.mse_loss(self.replica(inputs), targets)
+
+    def learning_rate(self) -> float:
+        epoch = self._epoch(self.run.position.samples + self.run.global_batch)
+        return warmed_up(self.full_rate, self.args.warmup_epochs, epoch)
 
     def row(self) -> tuple[float, ...]:
         """Epochs that are done, as a fraction, and the learning rate of the last step."""
