@@ -9,6 +9,7 @@ _MEANING = {
     "cudaErrorDeviceUninitialized": "invalid device context",
     "cudaErrorMapBufferObjectFailed": "mapping of buffer object failed",
     "cudaErrorIllegalAddress": "an illegal memory access was encountered",
+    "cudaErrorNotReady": "device not ready",
     "cudaErrorLaunchTimeout": "the launch timed out and was terminated",
 }
 

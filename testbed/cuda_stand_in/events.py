@@ -25,6 +25,7 @@ class _Event:
         self.device = streams.current_device()
         # Number of the last record, and of the last that was reached.
         self.counts = (ctypes.c_uint64 * 2).from_address(shared.address)
+        self.reached_s = 0.0
 
 
 _events: dict[int, _Event] = {}
@@ -80,9 +81,26 @@ def record(event: int, stream: int) -> None:
     number = found.counts[0]
 
     def reach() -> None:
+        found.reached_s = time.monotonic()
         found.counts[1] = number
 
     queue.put(reach)
+
+
+def query(event: int) -> int:
+    """0 where the last record was reached, else cudaErrorNotReady's number."""
+    counts = _find(event).counts
+    return 0 if counts[1] >= counts[0] else 600
+
+
+def elapsed_ms(begin: int, end: int) -> float:
+    """The time between the last records of two events that are timed and were reached."""
+    pair = _find(begin), _find(end)
+    if any(event.flags & DISABLE_TIMING for event in pair):
+        raise CUDARuntimeError("cudaErrorInvalidResourceHandle")
+    if query(begin) or query(end):
+        raise CUDARuntimeError("cudaErrorNotReady")
+    return 1e3 * (pair[1].reached_s - pair[0].reached_s)
 
 
 def synchronize(event: int) -> None:

@@ -14,6 +14,8 @@ __all__ = [
     "deviceSynchronize",
     "eventCreateWithFlags",
     "eventDestroy",
+    "eventElapsedTime",
+    "eventQuery",
     "eventRecord",
     "eventSynchronize",
     "ipcCloseMemHandle",
@@ -37,11 +39,17 @@ ipcOpenMemHandle = memory.open_handle
 ipcCloseMemHandle = memory.close_handle
 eventCreateWithFlags = events.create
 eventDestroy = events.destroy
+eventElapsedTime = events.elapsed_ms
+eventQuery = events.query
 eventRecord = events.record
 eventSynchronize = events.synchronize
 streamWaitEvent = events.wait
 ipcGetEventHandle = events.get_handle
 ipcOpenEventHandle = events.open_handle
+
+
+def eventCreate() -> int:
+    return events.create(0)
 
 
 def getDeviceCount() -> int:

@@ -20,7 +20,7 @@ Run on one GPU that processes share, not yet on several or on several nodes: doc
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -31,12 +31,14 @@ import numpy as np
 
 from hvd_ext.allreduce.table import BUILT_IN, IPC, NCCL, Row, Table
 from hvd_ext.arena.cuda import nccl
+from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
-from hvd_ext.arena.inter_node import Channels
+from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.events import CommEvent, listening
 from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
@@ -54,11 +56,11 @@ _VECTOR_BYTES = 16
 _THREADS = 512
 # Enough to be bound by memory, and few enough to leave room for backward.
 _BLOCKS_A_MULTIPROCESSOR = 2
-# cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until it comes.
-_HOST_EVENT_FLAGS = 0x01 | 0x02
 # A rank that leaves takes its memory along. The others' work there is over by then, except
 # for what is queued: they may say so, and are waited for no longer than this.
 _LEAVE_WITHIN_S = 5.0
+# Their names in recordings.
+_IPC, _NCCL, _STAGED = "cuda_ipc", "nccl", "cuda_ipc and pinned memory"
 _LEAVING = 2**63  # a ticket after all others
 
 
@@ -134,7 +136,7 @@ class DeviceArena:
             self._nccl = nccl.communicator(topology, device, timeout_s)
         if self._nccl is None:
             self.carriers = [IPC] * len(layout.buckets)
-        self._between: _BetweenNodes | None = None
+        self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
             coding_scales = topology.node.size == 1 and format.is_coded
@@ -143,10 +145,13 @@ class DeviceArena:
                     np.float32(1.0 if bucket.dtype == "float32" else scale)
                     for bucket in layout.buckets
                 ]
-            self._between = _BetweenNodes(
-                self, topology, table, timeout_s, format, scale if coding_scales else 1.0
+            self._between = BetweenNodes(
+                *(topology, layout.buckets, self.shards, self._addresses, device, self._stream),
+                *(table, timeout_s, format, scale if coding_scales else 1.0),
             )
         self._tickets = Tickets()
+        self._times = GpuTimes(self._runtime)
+        self._ready_s = [0.0] * len(layout.buckets)
         self._closed = False
 
     def enter_thread(self) -> None:
@@ -158,10 +163,11 @@ class DeviceArena:
 
     def ready(self, index: int) -> None:
         """Say that this rank's gradients of the buckets up to `index` are in the stream."""
-        stream = self._current_stream()
+        stream, now_s = self._current_stream(), time.monotonic()
         with self._on_device():
             for there in self._tickets.make_ready(index):
                 self._runtime.eventRecord(self._own.events[there], stream)
+                self._ready_s[there] = now_s
         self._window.ready(self._tickets.of(index))
 
     def reduce(self, index: int) -> None:
@@ -172,30 +178,48 @@ class DeviceArena:
         """
         if not self._tickets.is_ready(index):
             self.ready(index)
-        ticket = self._tickets.of(index)
+        ticket, start_s = self._tickets.of(index), time.monotonic()
         with self._watched():
             self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
+        exchange = self._event(index, start_s) if listening() else None
         everyone = self._memory, np.int32(len(self._events))
         own = self._own_memory, np.int32(1)
         with self._on_device():
-            if self.carriers[index] == NCCL:
-                self._by_nccl(index)
-                bucket = self.layout.buckets[index]
-                self._launch(index, (own, own), vectors(bucket, 1, 0))
-                return
-            for events in self._events:
+            by_nccl = self.carriers[index] == NCCL
+            for events in [self._own.events] if by_nccl else self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
-            into = everyone if self._between is None else own
-            self._launch(index, (everyone, into), self._shards[index])
+            timed = self._times.begin(exchange, self._stream.ptr) if exchange else None
+            if by_nccl:
+                bucket = self.layout.buckets[index]
+                self._sum_by_nccl(bucket)
+                self._launch(index, (own, own), vectors(bucket, 1, 0))
+            else:
+                into = everyone if self._between is None else own
+                self._launch(index, (everyone, into), self._shards[index])
+            end = partial(self._times.end, timed) if timed else None
             if self._between is not None:
-                self._between.take(index)
+                self._between.take(index, end)
+            elif end is not None:
+                end(self._stream.ptr)
 
-    def _by_nccl(self, index: int) -> None:
+    def _sum_by_nccl(self, bucket: Bucket) -> None:
         """Queue the sum of a bucket over NCCL, which is to be scaled still."""
         assert self._nccl is not None
-        bucket = self.layout.buckets[index]
-        self._runtime.streamWaitEvent(self._stream.ptr, self._own.events[index])
         self._nccl.sum(self._own.address + bucket.offset_bytes, bucket.count, self._stream.ptr)
+
+    def _event(self, index: int, start_s: float) -> CommEvent:
+        """An exchange whose ranks are there, without the GPU's time."""
+        carrier = _NCCL if self.carriers[index] == NCCL else _IPC
+        return CommEvent(
+            "allreduce",
+            carrier if self._between is None else _STAGED,
+            self.layout.buckets[index].message_bytes,
+            self._topology.world.size,
+            start_s,
+            time.monotonic() - start_s,
+            0.0,
+            self._ready_s[index],
+        )
 
     def _launch(self, index: int, memories: tuple[Any, Any], part: tuple[int, int]) -> None:
         """Queue the kernel: from all of some memory into all of some other."""
@@ -226,6 +250,7 @@ class DeviceArena:
             self._monitored(lambda t: self._window.finish(ticket, t))
             for events in self._events:
                 self._runtime.streamWaitEvent(stream, events[-1])
+            self._times.report()
 
     def synchronize(self) -> None:
         """Wait on the host until the current stream has come to its end."""
@@ -291,6 +316,8 @@ class DeviceArena:
         self._closed = True
         if self._between is not None:
             self._between.channels.close()
+        with self._on_device():
+            self._times.report()
         # In the middle of a round the others must not mistake this for work that is done.
         if not self._tickets.is_ready(0):
             with self._on_device():
@@ -339,102 +366,6 @@ class DeviceArena:
     def _close_peers(self) -> None:
         while self._peers:
             self._peers.pop().close()
-
-
-class _BetweenNodes:
-    """A DeviceArena's shards on their way between the nodes, through pinned memory of the host.
-
-    Attributes:
-        channels: exchange them there.
-    """
-
-    def __init__(
-        self,
-        arena: DeviceArena,
-        topology: Topology,
-        table: Table,
-        timeout_s: float,
-        format: Format,
-        scale: float,
-    ) -> None:
-        """Make the memory and the channels; collective over the world.
-
-        Args:
-            arena: whose shards they are.
-            topology: nodes and ranks.
-            table: as DeviceArena's, and so on.
-            timeout_s: likewise.
-            format: likewise.
-            scale: what float32 is multiplied by where it is coded.
-
-        Raises:
-            WindowError: on every rank, if one has no pinned memory.
-        """
-        self._shards = arena.shards
-        self._runtime, self._on_device = arena._runtime, arena._on_device
-        self._enter_thread = arena.enter_thread
-        self._addresses, self._rank = arena._addresses, arena._rank
-        self._reducing = arena._stream
-        self._memories = on_every_rank(topology, self._pinned)
-        self.channels = Channels(
-            topology,
-            "arena",
-            arena.layout.buckets,
-            self._shards,
-            self._memories,
-            table,
-            format,
-            timeout_s,
-            scale,
-        )
-
-    def _pinned(self) -> list[Array]:
-        lengths = [end - begin for begin, end in self._shards]
-        with or_window_error("pinned memory of the host"), self._on_device():
-            import cupy
-
-            # Copies back have a stream of their own, beneath the next bucket's reduction.
-            self._back = cupy.cuda.Stream(non_blocking=True)
-            self._copied = [self._runtime.eventCreateWithFlags(_HOST_EVENT_FLAGS) for _ in lengths]
-            whole = cupy.cuda.alloc_pinned_memory(max(1, sum(lengths)))
-        memory = np.frombuffer(whole, np.uint8, sum(lengths))
-        ends = itertools.accumulate(lengths)
-        return [memory[end - length : end] for length, end in zip(lengths, ends, strict=True)]
-
-    def take(self, index: int) -> None:
-        """Have a shard go its way, once it is reduced."""
-        begin, host = self._shards[index][0], self._memories[index]
-        source, kind = self._addresses[self._rank] + begin, self._runtime.memcpyDeviceToHost
-        if host.nbytes:
-            self._runtime.memcpyAsync(
-                host.ctypes.data, source, host.nbytes, kind, self._reducing.ptr
-            )
-        self._runtime.eventRecord(self._copied[index], self._reducing.ptr)
-        self.channels.take(index, partial(self._bring_back, index), partial(self._arrive, index))
-
-    def _arrive(self, index: int) -> None:
-        """Wait on a channel's thread until the host has a shard: MPI knows no streams."""
-        self._enter_thread()
-        self._runtime.eventSynchronize(self._copied[index])
-
-    def _bring_back(self, index: int) -> None:
-        """Give the node's ranks a shard."""
-        begin, host = self._shards[index][0], self._memories[index]
-        if not host.nbytes:
-            return
-        own = self._addresses[self._rank] + begin
-        runtime, stream = self._runtime, self._back.ptr
-        kind = runtime.memcpyHostToDevice
-        runtime.memcpyAsync(own, host.ctypes.data, host.nbytes, kind, stream)
-        kind = runtime.memcpyDeviceToDevice
-        for rank, address in enumerate(self._addresses):
-            if rank != self._rank:
-                runtime.memcpyAsync(address + begin, own, host.nbytes, kind, stream)
-
-    def wait(self) -> Any:
-        """Wait until all shards were exchanged; the stream in which they are brought back."""
-        self.channels.wait()
-        return self._back
 
 
 def carried_by(name: str, table: Table = BUILT_IN) -> Table:

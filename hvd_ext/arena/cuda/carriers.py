@@ -58,6 +58,17 @@ def prepare(
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
     """
+    with tuning():  # none of this is the program's data
+        return _prepare(topology, device, current_stream, table, timeout_s)
+
+
+def _prepare(
+    topology: Topology,
+    device: int,
+    current_stream: Callable[[], int],
+    table: Table,
+    timeout_s: float,
+) -> Table:
     prove(topology, device, current_stream, table, timeout_s)
     size, key = topology.node.size, (device, tuple(topology.ranks))
     if not topology.one_node or size == 1:
@@ -124,8 +135,8 @@ def measure(
                     took_s = _sample_s(topology, arena, timeout_s)
                     if number:  # the first one starts things
                         found[name].append(took_s)
-        for arena in arenas.values():
-            arena.close()
+            for arena in arenas.values():
+                arena.close()
         samples[message_bytes] = found
         done(f"{message_bytes} B")
     return make_row(1, topology.node.size, "device", "float", samples, usual=IPC)

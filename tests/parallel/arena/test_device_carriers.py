@@ -135,11 +135,14 @@ def test_the_self_check_is_of_the_kernel(topology, monkeypatch):
 
 MUTANTS = {
     "gradients are not waited for": (
-        *("_by_nccl", "self._runtime.streamWaitEvent(self._stream.ptr, self._own.events[index])"),
-        "pass",
+        *("reduce", "[self._own.events] if by_nccl else self._events", "[] if by_nccl else []"),
     ),
     "sums are on another stream": (
-        *("_by_nccl", "bucket.count, self._stream.ptr)", "bucket.count, self._current_stream())"),
+        *(
+            "_sum_by_nccl",
+            "bucket.count, self._stream.ptr)",
+            "bucket.count, self._current_stream())",
+        ),
     ),
     "peers' sums are waited for too early": (
         "finish",

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from hvd_ext.allreduce.table import Row, Table
-from hvd_ext.arena.cuda import arena as device_arena
+from hvd_ext.arena.cuda.arena import DeviceArena
+from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.host import HostArena
 from hvd_ext.compression.formats import FORMATS, NONE, powersgd
+from hvd_ext.events import CommEvent, listen
 from hvd_ext.shm.regions import WindowError
 from testbed.cuda_stand_in import streams
 from tests.ranks.asserts import parallel_assert
@@ -147,7 +149,7 @@ def test_a_machine_that_is_wrong_is_refused_on_every_rank(comm, monkeypatch, ran
     # Only rank 1's events are not waited for.
     if comm.rank == 1:
         wait = "self._runtime.streamWaitEvent(stream, events[-1])"
-        mutate(monkeypatch, device_arena.DeviceArena, "finish", wait, "pass")
+        mutate(monkeypatch, DeviceArena, "finish", wait, "pass")
     refused = []
     for _ in range(5):
         try:
@@ -176,10 +178,41 @@ MUTANTS = {
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_killed(comm, monkeypatch, mutant):
-    mutate(monkeypatch, device_arena._BetweenNodes, *MUTANTS[mutant])
+    mutate(monkeypatch, BetweenNodes, *MUTANTS[mutant])
     topology = pretend(comm, 2)
     # On a busy machine the hosts may be later than the GPUs that are to be late.
     for _ in range(5):
         if any(comm.allgather(bool(rounds(topology)))):
             return
     raise AssertionError("the rounds did not notice")
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("ranks_per_node", [2, 4])
+def test_exchanges_have_the_time_of_the_gpu(comm, ranks_per_node):
+    from tests.support.arena.device_rounds import Device, layout_of
+
+    topology = pretend(comm, ranks_per_node)
+    device = Device(topology, comm.rank % streams.DEVICES)
+    arena = device.arena(layout_of(COUNTS), table=TABLE)
+    seen: list[CommEvent] = []
+    end = listen(seen.append)
+    steps, before_s = 3, time.monotonic()
+    for step in range(steps):
+        # The kernels are late, as they wait for the first bucket; that is no time of theirs.
+        device.stream.launch_host_func(time.sleep, 0.05 * (step == 1))
+        for index in range(len(arena.layout.buckets)):
+            arena.reduce(index)
+        arena.finish()
+    device.stream.synchronize()
+    arena.close()
+    end()
+    topology.close()
+    sizes = [bucket.message_bytes for bucket in arena.layout.buckets]
+    parallel_assert(comm, [e.message_bytes for e in seen] == steps * sizes, seen)
+    names = {4: "cuda_ipc", 2: "cuda_ipc and pinned memory"}
+    parallel_assert(comm, {e.algorithm for e in seen} == {names[ranks_per_node]}, seen)
+    parallel_assert(comm, all(e.size == 4 and e.operation == "allreduce" for e in seen), seen)
+    parallel_assert(comm, all(0 < e.transfer_s < 60 for e in seen), seen)
+    in_order = all(before_s < e.ready_s <= e.start_s < time.monotonic() for e in seen)
+    parallel_assert(comm, in_order, seen)

@@ -202,7 +202,7 @@ MUTANTS: dict[str, tuple[Mutation, Check]] = {
         late,
     ),
     "only this rank's gradients are waited for": (
-        changed(DeviceArena, "reduce", "in self._events:", "in [self._own.events]:"),
+        changed(DeviceArena, "reduce", "else self._events", "else [self._own.events]"),
         late,
     ),
     "other ranks' shards are not waited for": (
