@@ -29,6 +29,9 @@ _TIMEOUT_S = 60
 _TURNS = 3
 _PROBE = machine.module("hvd_launch.doctor.child")
 
+# NVIDIA's, and the one that it replaced.
+_PEERMEM = {"nvidia_peermem", "nv_peer_mem"}
+
 
 def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Snapshot:
     """Look at everything.
@@ -90,6 +93,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         filling=filling,
         yielding=yielding,
         recorder=recorder,
+        without_nvlink=pairs_without_nvlink(_text(["nvidia-smi", "topo", "-m"])),
+        peermem=bool(_PEERMEM & set(_names(Path("/sys/module")))),
     )
 
 
@@ -99,18 +104,29 @@ def gpu_names(text: str) -> tuple[str, ...]:
 
 
 def peers_without_access(text: str) -> tuple[tuple[int, int], ...]:
-    """Pairs that `nvidia-smi topo -p2p r` does not call OK; X stands for the GPU itself."""
-    pairs = []
+    """Pairs that `nvidia-smi topo -p2p r` does not call OK."""
+    return _pairs(text, lambda word: word != "OK")
+
+
+def pairs_without_nvlink(text: str) -> tuple[tuple[int, int], ...] | None:
+    """Pairs that `nvidia-smi topo -m` does not join by NV1, NV2 ...; None if it printed nothing."""
+    return _pairs(text, lambda word: not re.fullmatch(r"NV\d+", word)) if text else None
+
+
+def _pairs(text: str, is_meant: Callable[[str], bool]) -> tuple[tuple[int, int], ...]:
+    """Pairs of GPUs with such a word in a matrix of nvidia-smi; X stands for the GPU itself."""
+    pairs, columns = [], 0
     for line in text.splitlines():
         words = line.split()
         if words and re.fullmatch(r"GPU\d+", words[0]) and len(words) > 1:
             if re.fullmatch(r"GPU\d+", words[1]):
+                columns = sum(bool(re.fullmatch(r"GPU\d+", word)) for word in words)
                 continue  # the head of the table
             first = int(words[0][3:])
             pairs += [
                 (first, second)
-                for second, word in enumerate(words[1:])
-                if second > first and word not in ("OK", "X")
+                for second, word in enumerate(words[1 : columns + 1])
+                if second > first and is_meant(word)
             ]
     return tuple(pairs)
 

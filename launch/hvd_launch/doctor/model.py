@@ -46,6 +46,8 @@ class Snapshot:
         output: other output of that job, and a log that was given.
         gpus: their names.
         peers: pairs of GPUs that have no access to each other.
+        without_nvlink: pairs of GPUs with no NVLink between them; None if nvidia-smi did not say.
+        peermem: whether a module is loaded that lets network cards read GPUs' memory.
         environ: this process's environment.
         cores: that this process may use.
         shm_bytes: size of /dev/shm.
@@ -81,6 +83,8 @@ class Snapshot:
     yielding: Mapping[str, float] = field(default_factory=dict)
     builds: Mapping[str, Any] = field(default_factory=dict)
     recorder: Mapping[str, str] = field(default_factory=dict)
+    without_nvlink: tuple[tuple[int, int], ...] | None = None
+    peermem: bool = False
 
     @property
     def library(self) -> MpiLibrary | None:

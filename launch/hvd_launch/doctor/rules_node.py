@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from hvd_ext.units import counted
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
+# Set where Slurm gives each task some of a node's GPUs.
+_SLURM_BINDINGS = ("SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK")
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
 _GIB = 2**30
 _MIB = 2**20
@@ -47,6 +49,37 @@ def _devices(seen: Snapshot) -> Iterator[Finding]:
         yield Finding("CUDA awareness", OK if True in aware else NOTE, f"the MPI library {known}")
     if seen.library is not None and (note := seen.library.gpu_allreduce_note(seen.components)):
         yield Finding("GPU allreduce", NOTE, note)
+
+
+def _links(seen: Snapshot) -> Iterator[Finding]:
+    """Findings about the ways between GPUs."""
+    if seen.gpus and seen.infiniband:
+        loaded = "nvidia_peermem is loaded" if seen.peermem else "nvidia_peermem is not loaded"
+        hint = "" if seen.peermem else ": GPUDirect needs `modprobe nvidia_peermem`, or dma-buf"
+        yield Finding("GPUDirect", OK if seen.peermem else NOTE, loaded + hint)
+    if len(seen.gpus) < 2:
+        return
+    if seen.without_nvlink:
+        pairs = ", ".join(f"{a}-{b}" for a, b in seen.without_nvlink[:4])
+        more = " ..." if len(seen.without_nvlink) > 4 else ""
+        yield Finding(
+            *("NVLink", NOTE),
+            f"none between {pairs}{more}: these GPUs exchange gradients over PCIe; give jobs GPUs "
+            "that are joined, if there are some",
+        )
+    elif seen.without_nvlink is not None:
+        yield Finding("NVLink", OK, "joins all GPUs")
+    bound = {name: seen.environ[name] for name in _SLURM_BINDINGS if seen.environ.get(name)}
+    bound = {name: value for name, value in bound.items() if value != "none"}
+    if bound:
+        name, value = next(iter(bound.items()))
+        yield Finding(
+            "Slurm's binding",
+            WRONG,
+            f"{name}={value}: a task sees only its GPUs",
+            "ranks cannot open each other's GPU memory (CUDA IPC)",
+            "srun --gpu-bind=none, and --gpus-per-node in place of --gpus-per-task",
+        )
 
 
 def _visibility(seen: Snapshot) -> Iterator[Finding]:
@@ -233,6 +266,7 @@ def _ucx(seen: Snapshot) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _devices,
+    _links,
     _visibility,
     _registration_cache,
     _allocator,

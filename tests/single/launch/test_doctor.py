@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hvd_launch.doctor.collect import gpu_names, peers_without_access, ucx_transports
+from hvd_launch.doctor.collect import (
+    gpu_names,
+    pairs_without_nvlink,
+    peers_without_access,
+    ucx_transports,
+)
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 from hvd_launch.doctor.rules import examine
 from hvd_launch.doctor.rules_node import CACHE_LINE
@@ -109,6 +114,8 @@ CASES = [
         ),
         "numbers only",
     ),
+    ("Slurm's binding", env(SOUND, SLURM_GPU_BIND="single:1"), "SLURM_GPU_BIND=single:1"),
+    ("Slurm's binding", env(SOUND, SLURM_GPUS_PER_TASK="1"), "SLURM_GPUS_PER_TASK=1"),
     ("registration cache", env(SOUND, OMPI_MCA_mpi_leave_pinned="0"), "leave_pinned=0"),
     ("registration cache", env(GDR, MV2_USE_LAZY_MEM_UNREGISTER="0"), "UNREGISTER=0"),
     ("registration cache", replace(GDR, output=f"x\n{CACHE_LINE}\n"), CACHE_LINE),
@@ -132,6 +139,8 @@ def test_what_is_wrong_is_found_and_explained(topic: str, seen: Snapshot, eviden
 def test_what_is_right_is_not_called_wrong() -> None:
     for seen in (
         env(SOUND, UCX_TLS="^cuda_ipc"),
+        env(SOUND, SLURM_GPU_BIND="none"),
+        replace(SOUND, gpus=("NVIDIA A100",), environ={"SLURM_GPUS_PER_TASK": "1"}),
         env(SOUND, UCX_TLS="rc,cuda"),
         env(SOUND, CUDA_VISIBLE_DEVICES="0,1"),
         env(SOUND, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False"),
@@ -243,6 +252,19 @@ def test_a_library_that_was_never_run_says_so() -> None:
     assert not any("never been run" in finding.evidence for finding in examine(SOUND))
 
 
+def said(seen: Snapshot) -> dict[str, str]:
+    return {finding.topic: finding.evidence for finding in examine(seen)}
+
+
+def test_the_ways_between_gpus_are_reported() -> None:
+    assert "modprobe nvidia_peermem" in said(SOUND)["GPUDirect"]
+    assert said(replace(SOUND, peermem=True))["GPUDirect"] == "nvidia_peermem is loaded"
+    assert "GPUDirect" not in said(replace(SOUND, infiniband=()))
+    assert "NVLink" not in said(SOUND)
+    assert said(replace(SOUND, without_nvlink=()))["NVLink"] == "joins all GPUs"
+    assert "none between 0-1: " in said(replace(SOUND, without_nvlink=((0, 1),)))["NVLink"]
+
+
 # As NVIDIA's and UCX's documentation show it; not run on a GPU here.
 def test_what_tools_print_is_read() -> None:
     listed = (
@@ -254,6 +276,13 @@ def test_what_tools_print_is_read() -> None:
     )
     assert peers_without_access(matrix) == ((0, 2), (1, 2))
     assert peers_without_access("") == ()
+    topology = (
+        "\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\nGPU0\t X \tNV12\tSYS\tPXB\t0-31\n"
+        "GPU1\tNV12\t X \tNODE\tPXB\t0-31\nGPU2\tSYS\tNODE\t X \tSYS\t32-63\n"
+        "NIC0\tPXB\tPXB\tSYS\t X \n"
+    )
+    assert pairs_without_nvlink(topology) == ((0, 2), (1, 2))
+    assert pairs_without_nvlink("") is None
     devices = (
         "#      Transport: tcp\n#         Device: eth0\n#      Transport: tcp\n#  Transport: cma"
     )
