@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.progress_thread import ProgressThread
+from hvd_ext.job.stalls import name_ranks
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -32,12 +34,13 @@ class GlooMessage(Work):
     """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
 
     def __init__(
-        self, name: str, request: Any, held: Block, tensor: torch.Tensor, line: _Line
+        self, name: str, said: str, request: Any, held: Block, tensor: torch.Tensor, line: _Line
     ) -> None:
         """Note a message.
 
         Args:
-            name: as errors say it.
+            name: "send()" or "recv()".
+            said: the same with the partner, for errors.
             request: Gloo's.
             held: what Gloo reads or writes.
             tensor: whose memory that is, or which is to have its content.
@@ -45,7 +48,7 @@ class GlooMessage(Work):
         """
         super().__init__(name, [tensor])
         self._request, self._held = request, held
-        self._line = line
+        self._said, self._line = said, line
         self._limit_s = 0.0
         self._lock = threading.Lock()
         self.is_watched = self._calls_back = False
@@ -75,10 +78,7 @@ class GlooMessage(Work):
                     self._take()
             except RuntimeError as raised:
                 late = "imed out" in str(raised)
-                said = str(raised).partition("\n")[0]
-                error = (
-                    self.late(self.name, limit_s) if late else HvdExtError(f"{self.name}: {said}")
-                )
+                error = self.late(self.name, limit_s) if late else _failure(self._said, raised)
             if elsewhere:  # a callback may wait for the next message of the line
                 threading.Thread(target=self.settle, args=(error,), daemon=True).start()
             else:
@@ -167,37 +167,37 @@ class GlooMessages:
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> GlooMessage:
         """Begin to send a tensor to a rank of the group."""
-        held, memory = _held(tensor)
-        return self._note(
-            "send()", "recv()", self._gloo.send([memory], peer, tag), held, tensor, peer, tag
-        )
+        return self._begin("send()", "recv()", self._gloo.send, tensor, peer, tag)
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> GlooMessage:
         """Begin to receive a tensor from a rank of the group; None: from any."""
-        held, memory = _held(tensor)
-        if peer is None:
-            request = self._gloo.recv_anysource([memory], tag)
-        else:
-            request = self._gloo.recv([memory], peer, tag)
-        return self._note("recv()", "send()", request, held, tensor, peer, tag)
+        return self._begin("recv()", "send()", self._gloo.recv, tensor, peer, tag)
 
-    def _note(
+    def _begin(
         self,
         name: str,
         awaited: str,
-        request: Any,
-        held: Block,
+        begin: Callable[..., Any],
         tensor: torch.Tensor,
         peer: int | None,
         tag: int,
     ) -> GlooMessage:
+        own = self._ranks[self._comm.rank]
+        partners = [r for r in self._ranks if r != own] if peer is None else [self._ranks[peer]]
+        said = f"{name} with {name_ranks(partners, self._hosts)}"
+        held, memory = _held(tensor)
+        try:
+            if peer is None:
+                request = self._gloo.recv_anysource([memory], tag)
+            else:
+                request = begin([memory], peer, tag)
+        except RuntimeError as raised:
+            raise _failure(said, raised) from None
         line = self._lines[name, peer, tag]
-        message = GlooMessage(name, request, held, tensor, line)
+        message = GlooMessage(name, said, request, held, tensor, line)
         line.add(message)
         message._limit_s = self._limit_s
-        own = self._ranks[self._comm.rank]
-        missing = [r for r in self._ranks if r != own] if peer is None else [self._ranks[peer]]
-        message.late = late(awaited, own, missing, self._hosts)
+        message.late = late(awaited, own, partners, self._hosts)
         return message
 
     def meet(self, limit_s: float) -> None:
@@ -215,16 +215,22 @@ class GlooMessages:
         """
         threads = [thread for line in self._lines.values() if (thread := line.close())]
         if False in [thread.join(_IDLE_WITHIN_S) for thread in threads]:
-            # A wait that runs out of time closes Gloo's connections, and so ends the others.
-            peer = (self._comm.rank + 1) % self._comm.size
-            never = self._gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, _NO_TAG)
-            with suppress(RuntimeError):
-                never.wait(timedelta(milliseconds=1))
+            # A wait that runs out of time closes Gloo's connections, and so ends the others. From
+            # a rank that has left, no wait begins.
+            for peer in {*range(self._comm.size)} - {self._comm.rank}:
+                with suppress(RuntimeError):
+                    never = self._gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, _NO_TAG)
+                    never.wait(timedelta(milliseconds=1))
             for thread in threads:
                 thread.join(_END_WITHIN_S)
         self._lines.clear()
         # The store, which torch makes again with the next group, ends with what refers to it.
         self._gloo = self._comm = None
+
+
+def _failure(said: str, raised: RuntimeError) -> HvdExtError:
+    """Gloo's error with the ranks that it concerns, in one line."""
+    return HvdExtError(f"{said}: {str(raised).partition(chr(10))[0]}")
 
 
 def _held(tensor: torch.Tensor) -> tuple[Block, torch.Tensor]:

@@ -13,11 +13,11 @@ from tests.support.launch.launching import ROOT, rank_environment, run_to_end
 _HIDES_MPI = ROOT / "tests" / "support" / "without_mpi"
 
 
-def torchrun(*arguments: str, lives: int = 1, **env: str) -> tuple[int, str]:
-    """Code and output of the program at two ranks of torchrun's."""
+def torchrun(*arguments: str, lives: int = 1, size: int = 2, **env: str) -> tuple[int, str]:
+    """Code and output of the program at so many ranks of torchrun's."""
     path = os.pathsep.join(map(str, (_HIDES_MPI, *ranks.PACKAGES)))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launcher.append(f"--max-restarts={lives - 1}")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += [f"--nproc-per-node={size}", f"--max-restarts={lives - 1}"]
     program = [*launcher, "tests/programs/c10d/under_torchrun.py", *arguments]
     done = run_to_end(program, rank_environment({"PYTHONPATH": path, **env}), 120 * lives)
     return done.returncode, done.stdout
@@ -36,6 +36,12 @@ def test_the_backend_works_where_pytorch_compares_the_ranks_collectives():
     code, output = torchrun("backend", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert code == 0, output
     assert output.count("done") == 2, output
+
+
+def test_a_group_without_mpi_ends_though_one_of_its_ranks_has_left():
+    code, output = torchrun("left", size=3)
+    assert code == 0, output
+    assert output.count("done") == 3, output
 
 
 @pytest.mark.long

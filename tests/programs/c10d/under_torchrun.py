@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -136,6 +137,33 @@ def asked() -> None:
     sys.exit(0)
 
 
+def until_it_fails(begin: Callable[[torch.Tensor, int], object], peer: int) -> None:
+    while True:
+        begin(torch.zeros(3), peer)
+        time.sleep(0.1)
+
+
+def left() -> None:
+    """A rank of three has left: messages with it name it, and another group's end is clean."""
+    dist.init_process_group("hvd_ext")
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        dist.destroy_process_group()
+    elif rank == 2:
+        store.wait(["over"], timedelta(seconds=60))
+    else:
+        for begin in (dist.irecv, dist.isend):
+            name = begin.__name__.removeprefix("i")
+            with pytest.raises(HvdExtError, match=rf"^{name}\(\) with rank 1 \("):
+                until_it_fails(begin, 1)
+        never = dist.irecv(torch.zeros(3), 2)
+        assert not never.is_completed()
+        dist.destroy_process_group()
+        store.set("over", "")
+    print("done", flush=True)
+    sys.exit(0)
+
+
 def again() -> None:
     """Ranks that torchrun starts again meet nothing of their earlier lives; the fourth ends."""
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -166,7 +194,9 @@ def attach() -> None:
     hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False))
 
 
-PARTS = {part.__name__: part for part in (hook, device, backend, asked, again, late, rendezvous)}
+PARTS = {
+    part.__name__: part for part in (hook, device, backend, asked, left, again, late, rendezvous)
+}
 torch.set_num_threads(1)
 try:
     PARTS[sys.argv[1]]()
