@@ -21,10 +21,11 @@ from benchmarks import harness
 from benchmarks.simulated_cluster import figures, scaling, steps, validation
 from hvd_ext.cli import above_zero, at_least
 from hvd_ext.system.files import make_folder
+from hvd_ext.system.mpi_libraries import LIBRARIES
 from hvd_launch.simulate import platform
-from hvd_launch.simulate.library import SELECTORS
 from hvd_launch.simulate.replay import check_installed
 
+_SELECTORS = sorted({one.simulated_as for one in LIBRARIES.values()} - {""})
 _PARTS = ("validation", "growth", "selectors", "steps")
 
 
@@ -44,7 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--hosts", type=at_least(2), nargs="+", default=[4, 16, 64, 512, 4096])
     parser.add_argument(
-        "--libraries", nargs="+", choices=SELECTORS, default=SELECTORS, help="to compare with (all)"
+        "--libraries",
+        nargs="+",
+        choices=_SELECTORS,
+        default=_SELECTORS,
+        help="to compare with (all)",
     )
     parser.add_argument("--platform", type=Path, help="of the other parts (a star of 100 Gbit/s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/simulated_cluster"))
