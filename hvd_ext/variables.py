@@ -144,8 +144,8 @@ BUCKET_BYTES = Variable(
 COMPRESSION = Variable(
     "HVD_EXT_COMPRESSION",
     "none",
-    "format of gradients between nodes, for scripts that set no `compression=`: none, bf16,"
-    " fp16, int8, powersgd(RANK) or auto",
+    "format of gradients between nodes, such as bf16, powersgd or auto, for scripts that set no"
+    " `compression=`",
     "hvd_ext.torch, hvd_ext.c10d",
     _text,
     "none",

@@ -20,6 +20,8 @@ class Format:
         number: in codec.c's enum format.
         has_residual: what is rounded away becomes part of the next step's gradient.
         about: what a user should know.
+        item_bytes: of each element in a message.
+        block_bytes: of what BLOCK elements share there.
         rank: of the two factors that a matrix is sent as, or 0.
     """
 
@@ -27,6 +29,8 @@ class Format:
     number: int
     has_residual: bool
     about: str
+    item_bytes: int = 4
+    block_bytes: int = 0
     rank: int = 0
 
     @property
@@ -34,16 +38,33 @@ class Format:
         """Whether each element is encoded by itself or in its block, and added by its owner."""
         return self.number > 0
 
+    def message_bytes(self, count: int, columns: int) -> float:
+        """Bytes of a gradient in a message, on average over steps.
+
+        Args:
+            count: elements.
+            columns: elements of a row, or 0 if it is a vector, which travels as it is in formats
+                with a residual.
+        """
+        rows = count // columns if columns else 0
+        if self.rank and self.rank < min(rows, columns):
+            return 4 * self.rank * (rows + columns) / 2 + 4 * (count - rows * columns)
+        if self.has_residual and not columns:
+            return 4 * count
+        return self.item_bytes * count + self.block_bytes * -(-count // BLOCK)
+
 
 NONE = Format("none", 0, False, "float32 as it is")
-BF16 = Format("bf16", 1, False, "2 bytes an element: 8 bits of precision, float32's range")
-FP16 = Format("fp16", 2, False, "2 bytes an element: 11 bits of precision, at most 65504")
+BF16 = Format("bf16", 1, False, "2 bytes an element: 8 bits of precision, float32's range", 2)
+FP16 = Format("fp16", 2, False, "2 bytes an element: 11 bits of precision, at most 65504", 2)
 INT8 = Format(
     "int8",
     3,
     True,
     f"1 byte an element and 4 for every {BLOCK}; rounding errors are added to the next step; "
     "parameters of one dimension unchanged",
+    item_bytes=1,
+    block_bytes=4,
 )
 FORMATS = {f.name: f for f in (NONE, BF16, FP16, INT8)}
 # What "auto" chooses from: the least lossy first.
@@ -68,7 +89,16 @@ def powersgd(rank: int = 4) -> Format:
         f"matrices as factors of rank {rank}, one of them in each step; the remainder is "
         "added to later steps; parameters of one dimension unchanged"
     )
-    return Format(f"{_POWERSGD}:rank={rank}", 0, True, about, rank)
+    return Format(f"{_POWERSGD}:rank={rank}", 0, True, about, rank=rank)
+
+
+class Named:
+    """The formats that Horovod does not have, as attributes of `hvd.Compression`."""
+
+    bf16 = BF16
+    int8 = INT8
+    auto = AUTO
+    powersgd = staticmethod(powersgd)
 
 
 def parse(text: str) -> Format | None:
@@ -97,15 +127,4 @@ def wire_bytes(format: Format, counts: list[tuple[int, int]]) -> float:
         format: of float32.
         counts: elements of each, and of its rows, or 0 if it is a vector.
     """
-    total = 0.0
-    for count, columns in counts:
-        rows = count // columns if columns else 0
-        if format.rank and format.rank < min(rows, columns):
-            total += 4 * format.rank * (rows + columns) / 2 + 4 * (count - rows * columns)
-        elif format is NONE or format.rank or (format is INT8 and not columns):
-            total += 4 * count
-        elif format is INT8:
-            total += count + 4 * -(-count // BLOCK)
-        else:
-            total += 2 * count
-    return total
+    return sum(format.message_bytes(count, columns) for count, columns in counts)

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_ext import variables
-from hvd_ext.compression.formats import AUTO, BF16, FP16, INT8, NONE, Format, parse, powersgd
+from hvd_ext.compression.formats import AUTO, FP16, NONE, Format, Named, parse
 from hvd_ext.torch import horovods
 
 
-class Compression(horovods.Compression):
+class Compression(Named, horovods.Compression):
     """How gradients travel between nodes; within a node they are summed as they are."""
-
-    bf16 = BF16
-    int8 = INT8
-    auto = AUTO
-    powersgd = staticmethod(powersgd)
 
 
 def wanted(compression: Any) -> Format | str:
