@@ -39,6 +39,7 @@ from training.arguments import (
     add_log_arguments,
     add_precision_arguments,
     grid_of,
+    may_change,
 )
 from training.by_steps import StepLoop
 from training.grids import sample_groups
@@ -143,6 +144,8 @@ def parser() -> Parser:
         help="file of initial weights: of edsr.train, EDSR-PyTorch or BasicSR; from another "
         "scale, all tensors that fit",
     )
+    may_change(cli, "--data", "--low", "--validate", "--validate-low", "--output")
+    may_change(cli, "--grid", "--steps", "--resume", "--load")
     add_loading_arguments(cli, workers=1)
     add_precision_arguments(cli)
     add_exchange_arguments(cli)

@@ -25,6 +25,7 @@ from training.arguments import (
     add_precision_arguments,
     add_store_argument,
     add_tensorboard_argument,
+    may_change,
 )
 from training.by_epochs import EpochLoop
 
@@ -176,6 +177,10 @@ def parser() -> Parser:
     )
     add_loading_arguments(folder, workers=4)
     add_store_argument(folder)
+    may_change(cli, "--json", "--num-warmup-batches", "--num-batches-per-iter", "--num-iters")
+    may_change(cli, "--train-dir", "--val-dir", "--load", "--evaluate", "--log-dir", "--keep")
+    may_change(cli, "--checkpoint-format", "--checkpoint-every", "--log-every")
+    may_change(cli, "--val-batch-size", "--skip-unreadable")
     return cli
 
 

@@ -37,6 +37,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
         )
         self.program = program
+        # Part of what is parsed, for `checkpoint.shaping_flags`; groups share it.
+        self.set_defaults(may_change=set())
         add_version(self)
 
     def error(self, message: str) -> NoReturn:
@@ -51,6 +53,17 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         if isinstance(action.default, bool | tuple | None) or action.default == argparse.SUPPRESS:
             return action.help
         return super()._get_help_string(action)
+
+
+def may_change(parser: argparse._ActionsContainer, *flags: str) -> None:
+    """Let a resumed run have other values of flags that do not say what is learnt.
+
+    Args:
+        parser: a Parser, or a group of one.
+        flags: such as "--log-every".
+    """
+    names = (flag.removeprefix("--").replace("-", "_") for flag in flags)
+    parser.get_default("may_change").update(names)
 
 
 def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +102,7 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         help="time after which to write a checkpoint and exit with code 99, as on SIGUSR1 and "
         "SIGTERM, such as 3h50m, 90m or 45s",
     )
+    may_change(parser, "--exchange", "--stop-after")
     add_device_arguments(parser)
 
 
@@ -105,6 +119,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="device; auto uses a GPU if there is one"
     )
+    may_change(parser, "--threads", "--device")
 
 
 def add_log_arguments(
@@ -139,6 +154,7 @@ def add_log_arguments(
         metavar="STEPS",
         help="steps between validations, or 'epoch'; the best checkpoint is kept as best.pt",
     )
+    may_change(parser, "--log-every", "--checkpoint-every", "--keep", "--validate-every")
     add_tensorboard_argument(parser)
 
 
@@ -147,6 +163,7 @@ def add_tensorboard_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard logs"
     )
+    may_change(parser, "--tensorboard")
 
 
 def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> None:
@@ -178,6 +195,7 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
         help="with --stage-to, read the packed file once for all nodes, which send each other "
         "the pieces; otherwise each node reads all of it",
     )
+    may_change(parser, "--workers", "--prefetch", "--stage-to", "--share-staging")
 
 
 def add_check_argument(parser: argparse._ActionsContainer) -> None:
@@ -188,6 +206,7 @@ def add_check_argument(parser: argparse._ActionsContainer) -> None:
         help="before the first step decode all images that are read later; without it only their "
         "headers are read",
     )
+    may_change(parser, "--check-images")
 
 
 def add_store_argument(parser: argparse._ActionsContainer) -> None:
@@ -199,6 +218,7 @@ def add_store_argument(parser: argparse._ActionsContainer) -> None:
         help="cache samples in the nodes' memory and send them to the ranks that need them: as"
         " many as fit, or SIZE per node",
     )
+    may_change(parser, "--store")
 
 
 def _store(text: str) -> str | int:

@@ -18,26 +18,14 @@ import torch
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import atomic_path
 
-# Flags that say where, on what and for how long, not what is learnt: a resumed run may
-# have others. So may the number of ranks, and the batch of each with it: see `require_same_flags`.
-MAY_CHANGE = frozenset(
-    {
-        *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
-        *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
-        *("validate", "validate_every", "tensorboard", "low", "validate_low"),
-        *("check_images", "skip_unreadable"),
-        *("exchange", "device", "threads", "workers", "prefetch", "store", "grid"),
-        *("stage_to", "share_staging"),
-        *("channels", "split_filters", "gather_before", "val_batch_size", "stop_after"),
-        *("num_warmup_batches", "num_batches_per_iter", "num_iters"),
-    }
-)
+# The number of ranks may change, and the batch of each with it: see `require_same_flags`.
 _OF_THE_BATCH = ("batch_size", "batches_per_allreduce")
 
 
 def shaping_flags(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags that shape training, by name."""
-    return {name: value for name, value in vars(args).items() if name not in MAY_CHANGE}
+    """The flags that shape training, by name: all but those that `may_change` was called for."""
+    free = {"may_change", *args.may_change}
+    return {name: value for name, value in vars(args).items() if name not in free}
 
 
 def require_same_flags(

@@ -33,6 +33,7 @@ from training.arguments import (
     add_log_arguments,
     add_store_argument,
     grid_of,
+    may_change,
 )
 from training.grids import sample_groups
 from training.measures import Measure
@@ -162,6 +163,8 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         action="store_true",
         help="resume the run in --output; its flags must be the same",
     )
+    may_change(cli, "--data", "--output", "--steps", "--resume")
+    may_change(cli, "--grid", "--split-filters", "--channels", "--gather-before")
     add_loading_arguments(cli, workers=2)
     add_store_argument(cli)
     add_exchange_arguments(cli)
