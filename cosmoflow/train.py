@@ -98,7 +98,7 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
         inputs=Log1p(cubes) if args.log1p else cubes,
         targets=labels,
         measure=ABSOLUTE_ERROR,
-        universes=lambda: same_rows(labels[0:samples, 0:PARAMETERS]),
+        groups=lambda: same_rows(labels[0:samples, 0:PARAMETERS]),
     )
 
 

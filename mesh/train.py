@@ -101,7 +101,7 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
         inputs=inputs,
         targets=targets,
         measure=CELLS,
-        universes=lambda: np.arange(samples),
+        groups=lambda: np.arange(samples),
     )
 
 

@@ -61,7 +61,7 @@ class Task:
         inputs: (samples, channels, *space), sliced as it is needed.
         targets: (samples, channels, *space), or (samples, values) of the whole sample.
         measure: metrics of predictions, besides their loss.
-        universes: of each sample a number, (samples,); those of one number are learnt from
+        groups: of each sample a number, (samples,); those of one number are learnt from
             together or held out together, since they are correlated.
     """
 
@@ -72,7 +72,7 @@ class Task:
     inputs: spatial.Source
     targets: spatial.Source
     measure: Measure
-    universes: Callable[[], NDArray[Any]]
+    groups: Callable[[], NDArray[Any]]
 
 
 def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         "--held-out",
         type=at_least(0),
         default=8,
-        help="minimum number of validation samples: the last ones, in whole universes",
+        help="minimum number of validation samples: the last ones, in whole groups",
     )
     cli.add_argument("--steps", type=positive, default=1000, help="number of steps")
     cli.add_argument("--lr", type=above_zero, default=1e-3, help="Adam's learning rate")
@@ -293,7 +293,7 @@ class VolumeTrainer(loop.Trainer):
         run, split = self.run, None
         with ranks.collective_errors(self.hvd, run.program):
             if run.leads:
-                split = hold_out(self.task.universes(), self.args.held_out)
+                split = hold_out(self.task.groups(), self.args.held_out)
         learnt, held_out = self.hvd.broadcast_object(split, root_rank=0, name="held_out")
         return learnt, held_out
 

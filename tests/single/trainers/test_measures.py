@@ -54,7 +54,7 @@ def test_the_absolute_error_is_over_all_parameters_and_samples() -> None:
     ("least", "held_out"),
     [(0, []), (1, [2, 5]), (2, [2, 5]), (3, [2, 3, 4, 5]), (4, [2, 3, 4, 5])],
 )
-def test_universes_are_held_out_whole(least: int, held_out: list[int]) -> None:
+def test_groups_are_held_out_whole(least: int, held_out: list[int]) -> None:
     # The last one's cubes do not lie together.
     universes = np.array([7, 7, 3, 5, 5, 3])
     learnt, kept = hold_out(universes, least)
@@ -65,7 +65,7 @@ def test_universes_are_held_out_whole(least: int, held_out: list[int]) -> None:
 
 def test_something_must_be_left_to_learn_from() -> None:
     with pytest.raises(
-        UsageError, match="--held-out 3 leaves none of 4 samples, as each of 2 universes"
+        UsageError, match="--held-out 3 leaves none of 4 samples, as each of 2 groups"
     ):
         hold_out(np.array([1, 1, 2, 2]), 3)
 
