@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.departures import Departures, met_in_time
 from hvd_ext.job.ending import LATE_AFTER_S, at_exit
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.job.waiting import until
 from hvd_ext.system import freed_memory
 from hvd_ext.system.process import keep_mpi_from_workers
 from hvd_ext.torch import horovods
@@ -30,8 +30,6 @@ from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
-
-_POLL_S = 0.0005
 
 log = logging.getLogger("hvd_ext")
 
@@ -203,14 +201,13 @@ def join(device: int = -1) -> int:
     begun.note_join()
     joined: Future[int] = Future()
     threading.Thread(target=_join_horovod, args=(joined, device), daemon=True).start()
-    while True:
-        number = begun.by_others()
-        if number is not None:
+
+    def over() -> bool:
+        while (number := begun.by_others()) is not None:
             _take_part(number)
-        elif joined.done():
-            break
-        else:
-            time.sleep(_POLL_S)
+        return joined.done()
+
+    until(over)
     last = begun.joined_last(joined.result())
     # Until every rank has seen that all have joined, none may begin a step of what comes next.
     topology().world.Barrier()
