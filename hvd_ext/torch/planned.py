@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.tensors import dtype_name, in_numpys_dtype
 from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.job import lifecycle
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_OPERATIONS: Mapping[Any, str] = {
-    horovods.Average: "average",
-    horovods.Sum: "sum",
-    horovods.Min: "min",
-    horovods.Max: "max",
-    horovods.Product: "product",
-}
+_OPERATIONS = {getattr(horovods, name.capitalize()): name for name in OPERATIONS}
 
 
 def plan_allreduce(
