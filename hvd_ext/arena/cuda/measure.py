@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     path: Path = options.output
     old = world.bcast(load(path).rows if world.rank == 0 and path.exists() else ())
-    device, stream = on_every_rank(topology, lambda: _device(topology.node.rank))
+    device, stream = on_every_rank(topology, lambda: device_of(topology.node.rank))
     sizes = [1 << p for p in range(options.most.bit_length()) if options.least <= 1 << p]
     if not sizes:
         raise UsageError("no power of two lies between --least and --most")
@@ -86,8 +86,12 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _device(local_rank: int) -> tuple[int, int]:
-    """This rank's GPU, and a stream there."""
+def device_of(local_rank: int) -> tuple[int, int]:
+    """This rank's GPU, and a stream there.
+
+    Raises:
+        WindowError: there is none.
+    """
     with or_window_error("a GPU to measure on"):
         import cupy
 

@@ -28,6 +28,7 @@ _TIMEOUT_S = 60
 # So that what disturbs one measurement disturbs all, and some none.
 _TURNS = 3
 _PROBE = machine.module("hvd_launch.doctor.child")
+_OPENS_PEERS = machine.module("hvd_ext.arena.cuda.open_peers")
 
 # NVIDIA's, and the one that it replaced.
 _PEERMEM = {"nvidia_peermem", "nv_peer_mem"}
@@ -53,7 +54,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     output = log
     if found is not None and "error" not in mpi4py:
         say(f"a job of {counted(ranks, 'rank')}")
-        answers, printed = _job(found, ranks, "rank")
+        answers, printed = _job(found, ranks, *_PROBE, "rank")
         output += printed
     yielding: dict[str, float] = {}
     # With a core to spare the thread that waits takes none from one that computes; with fewer
@@ -70,6 +71,10 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     say("freed memory")
     filling = _filling(os.environ)
     say("devices")
+    gpus = gpu_names(_text(["nvidia-smi", "-L"]))
+    opened: list[Mapping[str, Any]] = []
+    if gpus and found is not None and len(answers) == ranks:
+        opened, _ = _job(found, ranks, *_OPENS_PEERS)
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return Snapshot(
@@ -80,7 +85,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         ranks=tuple(answers),
         asked=ranks,
         output=output,
-        gpus=gpu_names(_text(["nvidia-smi", "-L"])),
+        gpus=gpus,
+        opened=tuple(opened),
         peers=peers_without_access(_text(["nvidia-smi", "topo", "-p2p", "r"])),
         environ=dict(os.environ),
         cores=machine.cores(),
@@ -149,9 +155,9 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
 
 
 def _job(
-    found: Backend, ranks: int, probe: str, **variables: str | None
+    found: Backend, ranks: int, *program: str, **variables: str | None
 ) -> tuple[list[Mapping[str, Any]], str]:
-    """Run a probe on ranks: what they said, and what else was printed.
+    """Run a program on ranks: what they said, and what else was printed.
 
     They are started as `run` would start them, but for `variables`; None: not set.
     """
@@ -159,8 +165,7 @@ def _job(
     environ = {name: value for name, value in wanted.items() if value is not None}
     given = job_settings(found.library, environ).given
     settings = [setting for setting in given if setting.name not in variables]
-    command = [*_PROBE, probe]
-    launch = machine.rank_command(found, ranks, command, settings=settings, environ=environ)
+    launch = machine.rank_command(found, ranks, program, settings=settings, environ=environ)
     done = _run(launch.argv, launch.environ)
     answers: list[Mapping[str, Any]] = []
     rest: list[str] = []
@@ -185,7 +190,7 @@ def _yielding(found: Backend, ranks: int) -> dict[str, float]:
         return {}
     values = {"yields": setting.value, "plain": None}
     answers = {
-        name: _job(found, ranks, "yielding", **{setting.name: value})[0]
+        name: _job(found, ranks, *_PROBE, "yielding", **{setting.name: value})[0]
         for name, value in values.items()
     }
     if any(len(seen) != ranks for seen in answers.values()):
@@ -202,7 +207,7 @@ def _recorder(found: Backend | None, ranks: int) -> dict[str, str]:
             seen = {"path": variables["LD_PRELOAD"].partition(":")[0]}
             if found is not None:
                 profile.begin()
-                _job(found, ranks, "rank", **variables)
+                _job(found, ranks, *_PROBE, "rank", **variables)
                 said = _run([*profile.end_command, "0"], os.environ).partition("\n")[0]
                 seen["said"] = said.removeprefix("hvprof: ").partition(f" in {folder}")[0]
         except HvdExtError as error:

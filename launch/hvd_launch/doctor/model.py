@@ -47,6 +47,8 @@ class Snapshot:
         gpus: their names.
         peers: pairs of GPUs that have no access to each other.
         without_nvlink: pairs of GPUs with no NVLink between them; None if nvidia-smi did not say.
+        opened: report of each rank of a job that opens GPU memory of its peers: gpu, and reason:
+            why it could not, or "".
         peermem: whether a module is loaded that lets network cards read GPUs' memory.
         environ: this process's environment.
         cores: that this process may use.
@@ -84,6 +86,7 @@ class Snapshot:
     builds: Mapping[str, Any] = field(default_factory=dict)
     recorder: Mapping[str, str] = field(default_factory=dict)
     without_nvlink: tuple[tuple[int, int], ...] | None = None
+    opened: tuple[Mapping[str, Any], ...] = ()
     peermem: bool = False
 
     @property

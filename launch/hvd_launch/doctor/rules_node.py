@@ -57,6 +57,17 @@ def _links(seen: Snapshot) -> Iterator[Finding]:
         loaded = "nvidia_peermem is loaded" if seen.peermem else "nvidia_peermem is not loaded"
         hint = "" if seen.peermem else ": GPUDirect needs `modprobe nvidia_peermem`, or dma-buf"
         yield Finding("GPUDirect", OK if seen.peermem else NOTE, loaded + hint)
+    if reason := next((rank["reason"] for rank in seen.opened if rank["reason"]), ""):
+        yield Finding(
+            "peers' GPU memory",
+            WRONG,
+            reason,
+            "gradients on GPUs fall back to Horovod or to DDP's process group",
+            "install CuPy if it is missing; in containers, share the host's IPC and process "
+            "namespaces; in Slurm, --gpu-bind=none",
+        )
+    elif seen.opened:
+        yield Finding("peers' GPU memory", OK, "ranks can open it (CUDA IPC)")
     if len(seen.gpus) < 2:
         return
     if seen.without_nvlink:

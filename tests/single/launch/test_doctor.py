@@ -114,6 +114,11 @@ CASES = [
         ),
         "numbers only",
     ),
+    (
+        "peers' GPU memory",
+        replace(SOUND, opened=({"rank": 0, "reason": ""}, {"rank": 1, "reason": "no CuPy"})),
+        "no CuPy",
+    ),
     ("Slurm's binding", env(SOUND, SLURM_GPU_BIND="single:1"), "SLURM_GPU_BIND=single:1"),
     ("Slurm's binding", env(SOUND, SLURM_GPUS_PER_TASK="1"), "SLURM_GPUS_PER_TASK=1"),
     ("registration cache", env(SOUND, OMPI_MCA_mpi_leave_pinned="0"), "leave_pinned=0"),
@@ -260,6 +265,7 @@ def test_the_ways_between_gpus_are_reported() -> None:
     assert "modprobe nvidia_peermem" in said(SOUND)["GPUDirect"]
     assert said(replace(SOUND, peermem=True))["GPUDirect"] == "nvidia_peermem is loaded"
     assert "GPUDirect" not in said(replace(SOUND, infiniband=()))
+    assert "can open it" in said(replace(SOUND, opened=({"reason": ""},)))["peers' GPU memory"]
     assert "NVLink" not in said(SOUND)
     assert said(replace(SOUND, without_nvlink=()))["NVLink"] == "joins all GPUs"
     assert "none between 0-1: " in said(replace(SOUND, without_nvlink=((0, 1),)))["NVLink"]
