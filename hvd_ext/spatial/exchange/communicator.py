@@ -25,11 +25,19 @@ from hvd_ext.variables import STALL_TIMEOUT_S
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Message = tuple[int, Tensor]
+# A peer, and the pieces that it is sent as one message: of any strides.
+Send = tuple[int, Sequence[Tensor]]
+# A peer, and the memory for its message: 1-D and contiguous.
+Receive = tuple[int, Tensor]
 # MPI promises tags up to 32767; exchanges so far apart are never under way together.
 _TAGS = 32_000
 # Most often a neighbor comes before so many looks.
 _LOOKS = 5000
+
+
+def joined(pieces: Sequence[Tensor]) -> Tensor:
+    """Pieces as one message, 1-D: new memory."""
+    return torch.cat([piece.detach().reshape(-1) for piece in pieces])
 
 
 class Communicator(Protocol):
@@ -38,10 +46,18 @@ class Communicator(Protocol):
     rank: int
     size: int
 
-    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
-        """Start to send tensors to peers and to fill others; returns the call that waits.
+    def start(
+        self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
+    ) -> Callable[[], None]:
+        """Start to send pieces to peers and to fill memory; returns the call that waits.
 
-        All tensors are 1-D and contiguous, and not touched until then.
+        Every rank of the group calls it, also one with no part in the exchange. What is sent and
+        received is not touched until the call that waits.
+
+        Args:
+            sends: to each peer one message.
+            receives: from each peer one message.
+            like: any tensor of the dtype and on the device of this exchange.
         """
 
     def allreduce(self, tensor: Tensor) -> Tensor:
@@ -69,7 +85,9 @@ class MpiCommunicator:
         self._started = 0
         self._unfinished: list[tuple[list[MPI.Request], list[Any]]] = []
 
-    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+    def start(
+        self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
+    ) -> Callable[[], None]:
         self._started += 1
         tag = self._started % _TAGS
         # Memory of devices goes by way of the host: no MPI has to know about them.
@@ -77,17 +95,18 @@ class MpiCommunicator:
             (peer, tensor, tensor if tensor.device.type == "cpu" else tensor.cpu())
             for peer, tensor in receives
         ]
-        leaving = [(peer, tensor.cpu()) for peer, tensor in sends]
+        leaving = [(peer, joined(pieces).cpu()) for peer, pieces in sends]
         requests = [self._comm.Irecv(as_bytes(host), peer, tag) for peer, _, host in arrivals]
         requests += [self._comm.Isend(as_bytes(host), peer, tag) for peer, host in leaving]
         self._reap()
         keep = (requests, [leaving, arrivals])
         self._unfinished.append(keep)
+        peers = [*(peer for peer, _ in receives), *(peer for peer, _ in sends)]
 
         def wait() -> None:
             entered_s = time.monotonic()
             with region("halo", kind="communication"), abandoned_on_error(*keep):
-                self._wait(requests, [peer for peer, _ in (*receives, *sends)], "a halo exchange")
+                self._wait(requests, peers, "a halo exchange")
             self._unfinished = [kept for kept in self._unfinished if kept is not keep]
             for _, tensor, host in arrivals:
                 if host is not tensor:
@@ -128,7 +147,7 @@ class MpiCommunicator:
 
     def group(self, members: Sequence[int]) -> Communicator:
         part = self._comm.Split(color=members[0], key=members.index(self.rank))
-        made = MpiCommunicator(part)
+        made = type(self)(part)
         part.Free()
         return made
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from hvd_ext.errors import StallError
-from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.exchange.communicator import Communicator, Receive, Send, joined
 
 T = TypeVar("T")
 
@@ -81,12 +81,14 @@ class EmulatedCommunicator:
         self.rank = members.index(me)
         self.size = len(members)
 
-    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+    def start(
+        self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
+    ) -> Callable[[], None]:
         """Post what is sent; the call that is returned takes what is received."""
         self._count += 1
         count = self._count
-        for peer, tensor in sends:
-            self._mailboxes.put((self._name, self.rank, peer, count), tensor.detach().clone())
+        for peer, pieces in sends:
+            self._mailboxes.put((self._name, self.rank, peer, count), joined(pieces))
 
         def wait() -> None:
             for peer, tensor in receives:
@@ -106,7 +108,9 @@ class EmulatedCommunicator:
         peers = [rank for rank in range(self.size) if rank != self.rank]
         mine = tensor.detach().clone().contiguous()
         theirs = {rank: mine.new_empty(mine.shape) for rank in peers}
-        self.start([(rank, mine) for rank in peers], list(theirs.items()))()
+        # Messages are 1-D.
+        flat = [(rank, other.view(-1)) for rank, other in theirs.items()]
+        self.start([(rank, [mine]) for rank in peers], flat, mine)()
         rows = theirs | {self.rank: mine}
         total = rows[0].clone()
         for rank in range(1, self.size):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hvd_ext.spatial.exchange.assemble import index_of, lead_of
-from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.exchange.communicator import Communicator, Send
 from hvd_ext.spatial.geometry.exchange_plan import ExchangePlan, Messages
 from hvd_ext.spatial.geometry.partition import Box, lengths
 
@@ -105,8 +105,7 @@ class HaloExchange:
         """Send what peers need of `local`; returns `boxes` of it as views."""
         shard = self._plan.shard
         sends = [
-            (peer, torch.cat([local[index_of(box, shard)].reshape(-1) for box in sent]))
-            for peer, sent in self._plan.sends
+            (peer, [local[index_of(box, shard)] for box in sent]) for peer, sent in self._plan.sends
         ]
         self._start(local, lead_of(local, len(shard)), sends, self._plan.receives)
         return [local[index_of(box, shard)] for box in boxes]
@@ -118,10 +117,7 @@ class HaloExchange:
     def start_adjoint(self, like: Tensor, lead: tuple[int, ...], pieces: Sequence[Tensor]) -> None:
         """Send pieces to the shards that they belong to."""
         rest = iter(pieces)
-        sends = [
-            (peer, torch.cat([next(rest).reshape(-1) for _ in boxes]))
-            for peer, boxes in self._plan.receives
-        ]
+        sends = [(peer, [next(rest) for _ in boxes]) for peer, boxes in self._plan.receives]
         self._start(like, lead, sends, self._plan.sends)
 
     def finish_adjoint(
@@ -155,7 +151,7 @@ class HaloExchange:
         return self._adjoint
 
     def _start(
-        self, like: Tensor, lead: tuple[int, ...], sends: list[Message], incoming: Messages
+        self, like: Tensor, lead: tuple[int, ...], sends: Sequence[Send], incoming: Messages
     ) -> None:
         shapes = [[torch.Size((*lead, *lengths(box))) for box in boxes] for _, boxes in incoming]
         counts = [[shape.numel() for shape in group] for group in shapes]
@@ -163,7 +159,7 @@ class HaloExchange:
             (peer, like.new_empty(sum(group)))
             for (peer, _), group in zip(incoming, counts, strict=True)
         ]
-        wait = self._comm.start(sends, receives)
+        wait = self._comm.start(sends, receives, like)
 
         def receive() -> list[tuple[Box, Tensor]]:
             wait()

@@ -112,8 +112,10 @@ def from_first(tensor: Tensor, comm: Communicator) -> Tensor:
     if comm.size == 1:
         return tensor
     flat = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor).view(-1)
-    peers = [(rank, flat) for rank in range(1, comm.size)]
-    comm.start(*((peers, []) if comm.rank == 0 else ([], [(0, flat)])))()
+    if comm.rank == 0:
+        comm.start([(rank, [flat]) for rank in range(1, comm.size)], [], flat)()
+    else:
+        comm.start([], [(0, flat)], flat)()
     return flat.view(tensor.shape)
 
 

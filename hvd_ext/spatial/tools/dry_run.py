@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from hvd_ext.spatial.convert import convert
-from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.exchange.communicator import Communicator, Receive, Send
 from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.layers.filters import OwnParameter
@@ -195,9 +195,11 @@ class _Counter:
     def __init__(self, rank: int, size: int, ledger: _Ledger) -> None:
         self.rank, self.size, self._ledger = rank, size, ledger
 
-    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+    def start(
+        self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
+    ) -> Callable[[], None]:
         """Count an exchange; nothing has to be waited for."""
-        self._ledger.send(sum(tensor.nbytes for _, tensor in sends))
+        self._ledger.send(sum(piece.nbytes for _, pieces in sends for piece in pieces))
         return lambda: None
 
     def allreduce(self, tensor: Tensor) -> Tensor:

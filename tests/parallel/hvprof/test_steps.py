@@ -208,7 +208,7 @@ def test_waiting_for_a_halo_is_exposed(tmp_path: Path) -> None:
         "for _ in range(4):\n"
         "    if comm.rank == 1: time.sleep(0.05)\n"
         "    sent, received = torch.zeros(1000), torch.empty(1000)\n"
-        "    comm.start([(1 - comm.rank, sent)], [(1 - comm.rank, received)])()\n"
+        "    comm.start([(1 - comm.rank, [sent])], [(1 - comm.rank, received)], sent)()\n"
         "    if comm.rank == 1: time.sleep(0.05)\n"
         "    comm.allreduce(sent)\n"
         "    hvprof.step()\n"

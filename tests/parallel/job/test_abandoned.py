@@ -119,7 +119,7 @@ def test_a_spatial_exchange_outlives_its_stall(comm, monkeypatch, what):
     def exchange():
         if what == "sum":
             return lambda: spatial.allreduce(torch.ones(1000))
-        return spatial.start([], [(1 - comm.rank, torch.empty(1000))])
+        return spatial.start([], [(1 - comm.rank, torch.empty(1000))], torch.empty(0))
 
     if comm.rank == 0:
         wait = exchange()

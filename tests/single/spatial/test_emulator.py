@@ -104,7 +104,7 @@ def test_a_message_that_never_arrives_is_named() -> None:
         import torch
 
         if comm.rank == 0:
-            comm.start([], [(1, torch.empty(1))])()
+            comm.start([], [(1, torch.empty(1))], torch.empty(0))()
 
     with pytest.raises(StallError, match="rank 1 to rank 0"):
         emulator.run(2, rank)
@@ -115,7 +115,7 @@ def test_a_message_that_is_not_received_is_an_error() -> None:
         import torch
 
         if comm.rank == 0:
-            comm.start([(1, torch.ones(1))], [])()
+            comm.start([(1, [torch.ones(1)])], [], torch.empty(0))()
 
     with pytest.raises(AssertionError, match="1 messages"):
         emulator.run(2, rank)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.assemble import index_of
-from hvd_ext.spatial.exchange.communicator import Message
+from hvd_ext.spatial.exchange.communicator import Receive, Send
 from hvd_ext.spatial.exchange.halo import HaloExchange
 from hvd_ext.spatial.geometry import window_plan
 from hvd_ext.spatial.geometry.partition import Box, cuts, lengths
@@ -96,11 +96,11 @@ def global_ranks(patch: pytest.MonkeyPatch) -> None:
     start = emulator.EmulatedCommunicator.start
 
     def to_world(
-        self: Any, sends: Sequence[Message], receives: Sequence[Message]
+        self: Any, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
     ) -> Callable[[], None]:
         mine = self._members[self.rank]
         self._name, self.rank, kept = "world", mine, (self._name, self.rank)
-        wait = start(self, sends, receives)
+        wait = start(self, sends, receives, like)
         self._name, self.rank = kept
 
         def then() -> None:

@@ -11,11 +11,12 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, scatter
 from hvd_ext.spatial.exchange import emulator
-from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.exchange.communicator import Communicator, Receive, Send
 
 aten = torch.ops.aten
 KERNELS = {aten.convolution.default: "conv", aten.convolution_backward.default: "conv_backward"}
@@ -42,9 +43,11 @@ def noted(comm: Communicator, log: list[str]) -> Communicator:
     """The communicator, with its exchanges noted."""
     start = comm.start
 
-    def start_noted(sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+    def start_noted(
+        sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
+    ) -> Callable[[], None]:
         log.append("start")
-        wait = start(sends, receives)
+        wait = start(sends, receives, like)
 
         def wait_noted() -> None:
             log.append("wait")
