@@ -143,6 +143,7 @@ setup(
     ],
     package_data={
         "hvd_ext.arena.cuda": ["*.cu"],
+        "hvd_ext.spatial.exchange.device": ["*.cu"],
         "hvprof": ["include/*"],
         "hvprof.reporters.page": ["templates/*.j2"],
         "hvd_launch.doctor": ["horovod_cmake/*.cmake", "horovod_cmake/*/*.cmake"],

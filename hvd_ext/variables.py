@@ -159,6 +159,15 @@ DEVICE_ARENA = Variable(
     _switch("0 for Horovod's or DDP's own exchange"),
     "1",
 )
+DEVICE_HALOS = Variable(
+    "HVD_EXT_DEVICE_HALOS",
+    "1",
+    "1 exchanges halos of tensors on GPUs over CUDA IPC, where a check before the first one finds"
+    " the right bits; 0 takes them through the host's memory",
+    "hvd_ext.spatial",
+    _switch("0 for halos through the host"),
+    "1",
+)
 KEEP_MEMORY = Variable(
     "HVD_EXT_KEEP_MEMORY",
     "1",

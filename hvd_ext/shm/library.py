@@ -48,7 +48,10 @@ def load_library() -> ctypes.CDLL:
     library.digest_each.argtypes = [address, address, ctypes.c_uint64, address]
     library.copy_each.restype = library.digest_each.restype = None
     library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
-    library.flag_raise.restype = None
+    library.word_write.argtypes = [address, ctypes.c_uint64]
+    library.word_read.argtypes = [address]
+    library.word_read.restype = ctypes.c_uint64
+    library.flag_raise.restype = library.word_write.restype = None
     use_kernels(library, KERNELS.read())
     return library
 

@@ -275,3 +275,11 @@ void flag_raise(_Atomic uint8_t *flag) { atomic_store_explicit(flag, 1, memory_o
 int flag_is_raised(_Atomic uint8_t *flag) {
     return atomic_load_explicit(flag, memory_order_acquire);
 }
+
+void word_write(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+uint64_t word_read(_Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_acquire);
+}

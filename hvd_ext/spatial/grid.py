@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial.exchange.communicator import Communicator, MpiCommunicator
+from hvd_ext.spatial.exchange.communicator import Communicator
+from hvd_ext.spatial.exchange.device.communicator import DeviceCommunicator
 from hvd_ext.spatial.geometry.partition import coordinates_of
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class ProcessGrid:
         sample_group: which of the groups this rank is in; each group has its own samples.
         sample_groups: how many there are.
         overlap: compute the interior while halos are on their way. Off, the same
-            kernels run on the same blocks, but later.
+            kernels run on the same blocks, but later. On GPUs this is measured for each layer,
+            and off where it does not pay.
+        ways: what was measured on GPUs, by layer and shapes; `explain` prints it.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class ProcessGrid:
                 f"{world.size}: start as many, or choose another grid"
             )
         self.overlap = overlap
+        self.ways: dict[Hashable, Any] = {}
         self.sample_group, place = divmod(world.rank, self.shape.size)
         self.sample_groups = world.size // self.shape.size
         first = self.sample_group * self.shape.size
@@ -153,6 +158,12 @@ class ProcessGrid:
         self.shape.parts(dims)
         return coordinates_of(self.shape.axes, self.space.rank)[len(AXES) - dims :]
 
+    def explain(self) -> str:
+        """How halos travel, and which layers on GPUs overlap them: a line for each shape so far."""
+        if not self.ways:
+            return "no layer was measured: on the CPU every interior is computed beneath its halo"
+        return "\n".join(map(str, self.ways.values()))
+
     def __repr__(self) -> str:
         return f"ProcessGrid({self.shape}; {self.sample_groups} sample groups)"
 
@@ -162,4 +173,4 @@ def _communicator(comm: MPI.Comm | Communicator | None) -> Communicator:
         return comm
     from mpi4py import MPI
 
-    return MpiCommunicator(MPI.COMM_WORLD if comm is None else cast("MPI.Comm", comm))
+    return DeviceCommunicator(MPI.COMM_WORLD if comm is None else cast("MPI.Comm", comm))

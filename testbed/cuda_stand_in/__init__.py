@@ -8,7 +8,7 @@ have CuPy's and CUDA's names, and refuse what the documentation of CUDA's runtim
 It does not show what only a GPU has: whether CUDA IPC, its events and its streams behave as
 documented; caches and memory ordering of GPUs and of the links between them; threads of a
 kernel that run at once; memory of a process that ended; any speed. It has no more of CuPy than
-the arena uses, and knows the arguments of reduce.cu's kernels alone.
+the arena and spatial exchanges use, and knows the arguments of reduce.cu's and move.cu's kernels.
 """
 
 from __future__ import annotations

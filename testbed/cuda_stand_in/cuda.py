@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from testbed.cuda_stand_in import runtime, streams
+from testbed.cuda_stand_in import memory, runtime, streams
 from testbed.cuda_stand_in.arrays import MemoryPointer, UnownedMemory
 
 __all__ = [
@@ -20,8 +20,10 @@ __all__ = [
 
 
 def alloc_pinned_memory(size_bytes: int) -> Any:
-    """Memory of the host that devices copy to and from; not zero."""
-    return (ctypes.c_char * size_bytes).from_buffer(bytearray(b"\xab") * size_bytes)
+    """Memory of the host that devices copy to and from, and kernels reach; not zero."""
+    made = (ctypes.c_char * size_bytes).from_buffer(bytearray(b"\xab") * size_bytes)
+    memory.adopt(ctypes.addressof(made), size_bytes)
+    return made
 
 
 class Device:

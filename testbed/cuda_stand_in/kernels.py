@@ -40,8 +40,52 @@ class RawModule:
     def compile(self) -> None:
         self._library = compile_for_host(self._code)
 
-    def get_function(self, name: str) -> Kernel:
-        return Kernel(self._library, name)
+    def get_function(self, name: str) -> Kernel | Mover:
+        return Mover(self._library) if name == "move" else Kernel(self._library, name)
+
+
+def _queue() -> streams.Queue:
+    """That of the thread's stream, which must be one of the thread's device."""
+    queue = streams.queue_of(streams.current_stream())
+    streams.check_device(queue.device)
+    if queue.device != streams.current_device():
+        raise CUDARuntimeError("cudaErrorInvalidResourceHandle")
+    return queue
+
+
+class Mover:
+    """move.cu's kernel."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._function = ctypes.cast(library.move, ctypes.c_void_p)
+
+    def __call__(
+        self, grid: tuple[int], block: tuple[int], arguments: tuple[ndarray, np.int32]
+    ) -> None:
+        """Launch it on the thread's stream."""
+        table, each = arguments
+        assert (table.dtype, type(each)) == (np.uint64, np.int32), arguments
+
+        def check() -> None:
+            memory.check(table.data.ptr, table.nbytes)
+            words = (ctypes.c_uint64 * (table.nbytes // 8)).from_address(table.data.ptr)
+            for source, target, count, unit, *dims in np.array(words).reshape(table.shape).tolist():
+                half = len(dims) // 2
+                along = zip(dims[:half], dims[half:], strict=True)
+                memory.check(source, unit + sum((length - 1) * step for length, step in along))
+                memory.check(target, count * unit)
+
+        def run() -> None:
+            check()
+            self._library.run_move(
+                self._function,
+                *(ctypes.c_uint(grid[0]), ctypes.c_uint(block[0])),
+                *(ctypes.c_void_p(table.data.ptr), ctypes.c_int(int(each))),
+            )
+            check()  # nothing was closed or freed meanwhile
+
+        _queue().put(run)
 
 
 class Kernel:
@@ -66,10 +110,7 @@ class Kernel:
         types = [a.dtype if isinstance(a, ndarray) else type(a) for a in arguments]
         table = [np.uint64, np.int32]
         assert types == [*table, *table, np.uint64, np.uint64, np.float32], types
-        queue = streams.queue_of(streams.current_stream())
-        streams.check_device(queue.device)
-        if queue.device != streams.current_device():
-            raise CUDARuntimeError("cudaErrorInvalidResourceHandle")
+        queue = _queue()
 
         def run() -> None:
             for each in (addresses, into):

@@ -25,6 +25,7 @@ class _Opened:
 
 _allocated: dict[int, tuple[int, Shared]] = {}  # by address: length, and the block it lies in
 _opened: dict[bytes, _Opened] = {}
+_adopted: dict[int, int] = {}  # length, by address
 _filling: Shared | None = None  # the block that small allocations come from
 _filled_bytes = 0
 
@@ -80,15 +81,28 @@ def close_handle(address: int) -> None:
     raise CUDARuntimeError("cudaErrorInvalidValue")
 
 
+def adopt(address: int, size_bytes: int) -> None:
+    """Take memory for the device's that something else has allocated, until it is disowned."""
+    with _lock:
+        _adopted[address] = size_bytes
+
+
+def disown(address: int) -> None:
+    """Refuse memory from now on that was adopted, as whoever allocated it frees it."""
+    with _lock:
+        _adopted.pop(address, None)
+
+
 def count_open() -> int:
     """How many blocks of other processes are open."""
     return len(_opened)
 
 
 def check(address: int, size_bytes: int) -> None:
-    """Refuse memory that is neither allocated here nor open."""
+    """Refuse memory that is neither allocated here nor open nor adopted."""
     with _lock:
         places = [(begin, length) for begin, (length, _) in _allocated.items()]
         places += [(o.block.address, o.block.size_bytes) for o in _opened.values()]
+        places += _adopted.items()
     if not any(b <= address and address + size_bytes <= b + length for b, length in places):
         raise CUDARuntimeError("cudaErrorIllegalAddress")

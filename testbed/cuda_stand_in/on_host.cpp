@@ -1,4 +1,4 @@
-/* What reduce.cu takes for granted of CUDA, so that its kernels run thread by thread on the
+/* What the kernels (reduce.cu, move.cu) take for granted of CUDA, so that its kernels run thread by thread on the
  * host. Half precision, which the GPU converts by instructions, is converted by arithmetic.
  * kernels.cu is the source that is compiled. */
 #include <cmath>
@@ -52,6 +52,16 @@ static unsigned to_half(float value) {
 }
 
 #include "kernels.cu"
+
+typedef void moving(const u64 *, int);
+
+extern "C" void run_move(moving *launched, unsigned blocks, unsigned threads, const u64 *table,
+                         int each) {
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) launched(table, each);
+}
 
 typedef void kernel(uint4 *const *, int, uint4 *const *, int, u64, u64, float);
 

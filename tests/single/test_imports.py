@@ -41,6 +41,10 @@ SPATIAL: dict[str, set[str]] = {
     # Geometry is integers: no torch, no MPI.
     "hvd_ext.spatial.geometry": set(),
     "hvd_ext.spatial.exchange": {*_SPATIAL, "hvd_ext.spatial.geometry"},
+    # Halos between GPUs, by the pieces of the arena on GPUs.
+    "hvd_ext.spatial.exchange.device": {
+        *(*_SPATIAL, "cupy", "hvd_ext.shm", "hvd_ext.arena.cuda", "hvd_ext.spatial.exchange"),
+    },
     "hvd_ext.spatial.layers": {*_SPATIAL, "hvd_ext.spatial"},
     "hvd_ext.spatial.tools": {*_SPATIAL, "hvd_ext.spatial"},
 }

@@ -24,10 +24,13 @@ from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.window_plan import Block, WindowPlan, plan_windows
 from hvd_ext.spatial.geometry.windows import Window
+from hvd_ext.spatial.layers.windows.ways import chosen
 from hvd_ext.spatial.tensor import SpatialTensor
 
 # Below this part of a rank's outputs, a separate interior saves too little.
 _WORTH = 0.5
+# No part is as much.
+_NEVER = 2.0
 # From this part on, computing the boundary's part in the own shard twice costs less than
 # putting interior and boundary together: of fresh memory, most of which is page faults.
 _SUMS_WORTH = 0.875
@@ -87,17 +90,30 @@ def windowed(
         keeps_layout: torch's own operation returns channels_last of channels_last.
     """
     outputs = tuple(extents)
-    plan = plan_windows(tuple(windows), x.extents, outputs, x.parts, x.place, _WORTH)
-    if (
-        linear is not None
-        and plan.padding is not None
-        and plan.interior is not None
-        and plan.interior_share >= _SUMS_WORTH
-        and linear.fits(x, plan.padding)
-    ):
-        local = _by_sums(x, plan, plan.padding, linear)
-    else:
-        local = _by_blocks(x, plan, operation, fill, ties, empty)
+    places = tuple(windows), x.extents, outputs, x.parts, x.place
+    plan = plan_windows(*places, _WORTH)
+
+    def overlapped() -> Tensor:
+        if (
+            linear is not None
+            and plan.padding is not None
+            and plan.interior is not None
+            and plan.interior_share >= _SUMS_WORTH
+            and linear.fits(x, plan.padding)
+        ):
+            return _by_sums(x, plan, plan.padding, linear)
+        return _by_blocks(x, plan, operation, fill, ties, empty)
+
+    def whole() -> Tensor:
+        return _by_blocks(x, plan_windows(*places, _NEVER), operation, fill, ties, empty)
+
+    compute = overlapped
+    if plan.exchange.active:
+        shapes = tuple(tuple(tie.shape) for tie in ties)
+        key = (places[:4], x.lead, x.dtype, shapes)
+        layer = f"{tuple(x.shape)} to {outputs}, parameters {list(shapes)}, {x.dtype}"
+        compute = chosen(x, key, layer, overlapped, whole)
+    local = compute()
     if keeps_layout and local.ndim == x.ndim:
         kept = layout(x.local)
         local = local if kept == torch.contiguous_format else local.contiguous(memory_format=kept)

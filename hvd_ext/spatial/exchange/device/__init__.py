@@ -1,0 +1,1 @@
+"""Exchanges of tensors on GPUs: straight into a neighbor's memory, or through pinned memory."""

@@ -1,0 +1,223 @@
+"""The ranks of a group whose GPUs' memory this rank can open, and the order that they keep.
+
+GPUs keep the order by events. An event of another process means something only once it was
+recorded, which a number in shared memory of the host reports: a rank records, then writes the
+number. So a host waits until another host has queued its work, and never for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+import numpy as np
+
+from hvd_ext.arena.cuda.ipc import Exported, Opened, or_window_error, settle
+from hvd_ext.errors import StallError
+from hvd_ext.job.waiting import until
+from hvd_ext.shm.flags import read_word, write_word
+from hvd_ext.shm.regions import CONTROL_BYTES, TOKEN_BYTES, WindowError, map_regions
+from hvd_ext.spatial.exchange.device.moves import Move, table
+from hvd_ext.variables import STALL_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+# How many exchanges may be under way: while one is read, the next one is written.
+SLOTS = 2
+# Kinds of events and words, one of each for each slot.
+SENT, TAKEN, SUMMAND = range(0, 3 * SLOTS, SLOTS)
+_KINDS = 3
+SUM_BYTES = 4 << 20  # of each slot of the memory for sums
+_REGION_BYTES = 4096
+_FIRST_WORD = CONTROL_BYTES + TOKEN_BYTES
+_UNTIMED = 0x02  # cudaEventDisableTiming
+_THREADS = 256
+_MOST_BLOCKS = 64  # a row of the kernel's table
+_MOST_TABLES = 512
+# Most often the other host comes before so many looks.
+_LOOKS = 5000
+
+
+def agreed(comm: MPI.Comm, make: Callable[[], T]) -> T:
+    """The result of `make`, if it succeeds on every rank; collective.
+
+    Raises:
+        WindowError: on every rank, with the first reason, if `make` raised it on any.
+    """
+    made: T | None = None
+    problem = ""
+    try:
+        made = make()
+    except WindowError as error:
+        problem = str(error)
+    if problems := [text for text in comm.allgather(problem) if text]:
+        raise WindowError(problems[0])
+    return cast("T", made)
+
+
+def node_of(comm: MPI.Comm) -> MPI.Comm:
+    """The ranks of `comm` that can share memory with this one; collective."""
+    from mpi4py import MPI
+
+    return comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+
+
+class Peers:
+    """This rank's GPU and those of the node's other ranks.
+
+    Attributes:
+        comm: the group, for messages between hosts.
+        ordinal: number of the GPU in this process.
+        ranks: those of the node by local rank, as numbers in the group.
+        runtime: CuPy's.
+        stream: of this rank's own, beside those in which torch computes.
+        events: of each of `ranks`, by kind and slot.
+        sums: where each of `ranks` has its memory for sums.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, ordinal: int, stalled: Callable[[Sequence[int], str], str]
+    ) -> None:
+        """Open the others' events and memory; collective over `comm`.
+
+        Args:
+            comm: the group; this object's own.
+            ordinal: number of this rank's GPU in this process.
+            stalled: the sentence that names ranks that are late for something.
+
+        Raises:
+            WindowError: on every rank alike, if GPUs cannot share memory, or CuPy is missing.
+        """
+        self.comm, self.ordinal, self._stalled = comm, ordinal, stalled
+        node = node_of(comm)
+        self.ranks: list[int] = node.allgather(comm.rank)
+        agreed(comm, lambda: settle(ordinal))
+        own = agreed(comm, lambda: Exported(ordinal, SLOTS * SUM_BYTES, _KINDS * SLOTS))
+        regions = agreed(comm, lambda: map_regions(node, _REGION_BYTES, huge=False))
+        words = [np.frombuffer(region, np.uint8) for region in regions]
+        self._words = {
+            rank: array.ctypes.data + _FIRST_WORD
+            for rank, array in zip(self.ranks, words, strict=True)
+        }
+        handles = node.allgather(own.handles)
+        everybodys = agreed(
+            comm,
+            lambda: [
+                own if rank == comm.rank else Opened(ordinal, theirs)
+                for rank, theirs in zip(self.ranks, handles, strict=True)
+            ],
+        )
+        # What the addresses stand for.
+        self._keep = (own, everybodys, regions)
+        self.events = {r: m.events for r, m in zip(self.ranks, everybodys, strict=True)}
+        self.sums = {r: m.address for r, m in zip(self.ranks, everybodys, strict=True)}
+        self._tables: OrderedDict[bytes, Any] = OrderedDict()
+        agreed(comm, self._prepare)
+        node.Free()
+
+    def _prepare(self) -> None:
+        with or_window_error(f"the kernels for GPU {self.ordinal}"):
+            import cupy
+
+            self.runtime = cupy.cuda.runtime
+            self.on_gpu: Callable[[], Any] = partial(cupy.cuda.Device, self.ordinal)
+            with self.on_gpu():
+                self._move = self.kernel(__package__ or "", "move.cu", "move")
+                self.stream = cupy.cuda.Stream(non_blocking=True)
+                # Of this process alone: what the streams here wait for of each other.
+                self._given, self._done = (
+                    self.runtime.eventCreateWithFlags(_UNTIMED) for _ in range(2)
+                )
+
+    def kernel(self, package: str, source: str, name: str) -> Any:
+        """A kernel of a package's source, compiled now and not in the first step."""
+        import cupy
+
+        module = cupy.RawModule(code=files(package).joinpath(source).read_text(encoding="utf-8"))
+        module.compile()
+        return module.get_function(name)
+
+    def pinned(self, nbytes: int) -> Any:
+        """Memory of the host that the GPU reads and writes, a 1-D array of uint8."""
+        import cupy
+
+        with self.on_gpu():
+            whole = cupy.cuda.alloc_pinned_memory(max(1, nbytes))
+        return np.frombuffer(whole, np.uint8, nbytes)
+
+    def follow(self, stream: int) -> None:
+        """Let this object's stream wait for all that `stream` was given so far."""
+        self.runtime.eventRecord(self._given, stream)
+        self.runtime.streamWaitEvent(self.stream.ptr, self._given)
+
+    def lead(self, stream: int) -> None:
+        """Let `stream` wait for all that this object's stream was given so far."""
+        self.runtime.eventRecord(self._done, self.stream.ptr)
+        self.runtime.streamWaitEvent(stream, self._done)
+
+    def say(self, event: int, number: int) -> None:
+        """Record one of this rank's events, and let the other hosts know."""
+        self.runtime.eventRecord(self.events[self.comm.rank][event], self.stream.ptr)
+        write_word(self._words[self.comm.rank] + 8 * event, number)
+
+    def hear(self, rank: int, event: int, number: int, occasion: str) -> None:
+        """Let this object's stream wait for another rank's event.
+
+        Raises:
+            StallError: that rank's host did not come to it in time.
+        """
+        word = self._words[rank] + 8 * event
+        limit_s = STALL_TIMEOUT_S.read()
+        if not until(lambda: read_word(word) >= number, limit_s, looks=_LOOKS):
+            self.stall([rank], occasion)
+        self.runtime.streamWaitEvent(self.stream.ptr, self.events[rank][event])
+
+    def stall(self, late: Sequence[int], occasion: str) -> NoReturn:
+        """Raise that ranks are late.
+
+        Raises:
+            StallError: always; names them.
+        """
+        raise StallError(self._stalled(late, occasion))
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Copy pieces in this object's stream, by one kernel."""
+        rows = table(moves)
+        if not len(rows):
+            return
+        each = min(_MOST_BLOCKS, -(-int(rows[:, 2].max()) // _THREADS))
+        with self.stream:
+            self._move((len(rows) * each,), (_THREADS,), (self._on_gpu(rows), np.int32(each)))
+
+    def reduce(self, kernel: Any, into: int, nbytes: int, offset: int) -> None:
+        """Add up `nbytes` at `offset` of everybody's memory for sums, in this object's stream."""
+        order = sorted(self.ranks)
+        memory = self._on_gpu(np.array([self.sums[rank] for rank in order], np.uint64))
+        # The kernel counts from where memory begins, in 16 bytes.
+        result = self._on_gpu(np.array([into - offset], np.uint64))
+        count = -(-nbytes // 16)
+        blocks = min(_MOST_BLOCKS, max(1, -(-count // _THREADS)))
+        everyone = memory, np.int32(len(order)), result, np.int32(1)
+        place = np.uint64(offset // 16), np.uint64(count)
+        with self.stream:
+            kernel((blocks,), (_THREADS,), (*everyone, *place, np.float32(1)))
+
+    def _on_gpu(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> Any:
+        """Words in the GPU's memory; the same ones are mostly there from the last step."""
+        key = words.tobytes()
+        found = self._tables.get(key)
+        if found is None:
+            import cupy
+
+            # In the stream: memory of a table that goes is used again after the kernels in it.
+            with self.stream:
+                found = self._tables[key] = cupy.asarray(words, dtype=np.uint64)
+            if len(self._tables) > _MOST_TABLES:
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(key)
+        return found

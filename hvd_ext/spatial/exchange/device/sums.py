@@ -1,0 +1,68 @@
+"""Sums over space on GPUs: each rank adds up what all have, straight from their memory.
+
+In the order of the ranks and in 32 bits, rounded once, by the kernel of the gradient arena: the
+bits are those of the sum on the host, on every rank.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hvd_ext.arena.cuda.arena import SERVED
+from hvd_ext.spatial.exchange.device import gpu
+from hvd_ext.spatial.exchange.device.peers import SLOTS, SUM_BYTES, SUMMAND, Peers
+from hvd_ext.tensors import dtype_name
+
+_OCCASION = "a sum over space"
+_ALIGNED_BYTES = 16
+
+
+class Sums:
+    """Sums of the ranks of a group, all of one node."""
+
+    def __init__(self, peers: Peers) -> None:
+        """Compile the kernels."""
+        self._peers = peers
+        with peers.on_gpu():
+            self._kernels = {
+                name: peers.kernel("hvd_ext.arena.cuda", "reduce.cu", f"reduce_{name}")
+                for name in SERVED
+            }
+        self._number = 0
+
+    @staticmethod
+    def serves(tensor: Tensor) -> bool:
+        """Whether the kernel has this dtype; the same on all ranks."""
+        return dtype_name(tensor.dtype) in SERVED and tensor.numel() > 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Every rank's tensor, added up; in parts that fit the memory for it."""
+        peers, own = self._peers, tensor.detach().contiguous()
+        whole = -(-own.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES // own.element_size()
+        total = torch.empty(whole, dtype=own.dtype, device=own.device)
+        kernel = self._kernels[dtype_name(own.dtype)]
+        source, into = gpu.address_of(own), gpu.address_of(total)
+        with peers.on_gpu():
+            stream = gpu.current_stream(peers.ordinal)
+            peers.follow(stream)
+            for begin in range(0, own.nbytes, SUM_BYTES):
+                nbytes = min(SUM_BYTES, own.nbytes - begin)
+                self._part(kernel, source + begin, into + begin, nbytes)
+            peers.lead(stream)
+        return total[: own.numel()].view(own.shape)
+
+    def _part(self, kernel: object, source: int, into: int, nbytes: int) -> None:
+        peers, runtime = self._peers, self._peers.runtime
+        self._number += 1
+        slot = self._number % SLOTS
+        others = [rank for rank in peers.ranks if rank != peers.comm.rank]
+        # Nobody reads the last summand in this slot any more: all have given the one after it,
+        # which they do in the stream in which they read.
+        mine = peers.sums[peers.comm.rank] + slot * SUM_BYTES
+        kind = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(mine, source, nbytes, kind, peers.stream.ptr)
+        peers.say(SUMMAND + slot, self._number)
+        for rank in others:
+            peers.hear(rank, SUMMAND + slot, self._number, _OCCASION)
+        peers.reduce(kernel, into, nbytes, slot * SUM_BYTES)
