@@ -39,6 +39,7 @@ def draw(result: dict[str, Any], folder: Path) -> None:
                 axes.plot(list(times), [1e6 * t for t in times.values()], ".-", label=name)
             axes.set_title(format_bytes(int(size)))
             _label(axes, "ranks", "us, simulated")
+        _name_lines(figure)
         _save(figure, folder / "growth.png")
     if "steps" in result:
         models = dict.fromkeys(row["model"] for row in result["steps"])
@@ -56,6 +57,7 @@ def draw(result: dict[str, Any], folder: Path) -> None:
                 )
             axes.set_title(model)
             _label(axes, "nodes of 4 ranks", "% of linear, simulated", logarithmic=False)
+        _name_lines(figure)
         _save(figure, folder / "steps.png")
 
 
@@ -67,7 +69,12 @@ def _label(axes: Any, x: str, y: str, logarithmic: bool = True) -> None:
         axes.set_ylim(0, 105)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.legend(fontsize="small")
+
+
+def _name_lines(figure: Figure) -> None:
+    """Name the lines, which all panels share, below the panels: inside, a legend covers curves."""
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=len(names), fontsize="small")
 
 
 def _save(figure: Figure, path: Path) -> None:

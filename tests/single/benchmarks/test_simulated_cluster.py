@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.simulated_cluster import figures
 from benchmarks.simulated_cluster.scaling import slopes
 from benchmarks.simulated_cluster.steps import Step, horovod_step_s, own_step_s
 from benchmarks.simulated_cluster.validation import compare, sizes
@@ -66,3 +70,24 @@ def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
     # The first starts a cycle; the next two are ready when it is over.
     assert horovod_step_s(step, exchange) == pytest.approx(1.01, abs=0.002)
     assert [size for size in exchanged if size != 4096] == [100, 200, 100]
+
+
+def test_no_legend_covers_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, Figure] = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, path: kept.update({path.name: figure}))
+    times = {"ring": {4: 1e-5, 64: 1e-3}, "recursive_doubling": {4: 1e-5, 64: 2e-5}}
+    rows = [
+        {"model": model, "nodes": nodes, "hvd_ext_efficiency": 1.0, "horovod_efficiency": 0.9}
+        for model in ("edsr", "resnet50")
+        for nodes in (1, 4)
+    ]
+    figures.draw({"growth_s": {"4096": times, "1048576": times}, "steps": rows}, tmp_path)
+    assert sorted(kept) == ["growth.png", "steps.png"]
+    for figure in kept.values():
+        figure.canvas.draw()
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+        boxes = [legend.get_window_extent() for legend in legends if legend]
+        assert boxes
+        assert not any(
+            box.overlaps(axes.get_window_extent()) for box in boxes for axes in figure.axes
+        )
