@@ -40,6 +40,7 @@ class DeviceBucketArena(DeviceArena):
         table: Table,
         timeout_s: float,
         format: Format,
+        setting: str,
     ) -> None:
         """Make the memory; collective.
 
@@ -51,6 +52,7 @@ class DeviceBucketArena(DeviceArena):
             table: names the algorithm between nodes.
             timeout_s: how long ranks are waited for.
             format: in which float32 travels between nodes.
+            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if the GPUs' memory cannot be shared.
@@ -60,7 +62,7 @@ class DeviceBucketArena(DeviceArena):
         layout = lay_out(described, align_up, padded=True)
         stream = partial(current_stream, device)
         scale = 1.0 / topology.world.size
-        super().__init__(topology, layout, scale, timeout_s, device, stream, table, format)
+        super().__init__(topology, layout, scale, timeout_s, device, stream, table, format, setting)
         self._sources = [buffer.data_ptr() for buffer in buffers]
 
     def is_known(self, index: int, buffer: torch.Tensor) -> bool:

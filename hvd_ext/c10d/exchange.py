@@ -229,7 +229,8 @@ class Exchange:
         stream = partial(current_stream, self._device)
         table = prepare(topology, self._device, stream, table, timeout_s)
         return DeviceBucketArena(
-            topology, described, self._buffers, self._device, table, timeout_s, format
+            *(topology, described, self._buffers, self._device, table, timeout_s, format),
+            self._setting,
         )
 
     def _give_way(self, reason: str) -> None:

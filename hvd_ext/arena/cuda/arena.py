@@ -39,6 +39,7 @@ from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, listening
+from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
@@ -86,6 +87,7 @@ class DeviceArena:
         current_stream: Callable[[], int],
         table: Table = BUILT_IN,
         format: Format = NONE,
+        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Make the memory and open the peers'; collective over the world.
 
@@ -100,6 +102,7 @@ class DeviceArena:
             table: names the algorithm between nodes, by the size of a shard; and the carrier of
                 each bucket in a node.
             format: in which float32 travels between nodes.
+            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank alike, if the GPUs' memory cannot be shared.
@@ -107,7 +110,7 @@ class DeviceArena:
         self.layout = layout
         self._device, self._rank = device, topology.node.rank
         limit_s = timeout_s if topology.one_node else NO_LIMIT_S
-        self._monitored = topology.monitor(limit_s, "a gradient exchange")
+        self._monitored = topology.monitor(limit_s, "a gradient exchange", setting)
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
@@ -147,7 +150,7 @@ class DeviceArena:
                 ]
             self._between = BetweenNodes(
                 *(topology, layout.buckets, self.shards, self._addresses, device, self._stream),
-                *(table, timeout_s, format, scale if coding_scales else 1.0),
+                *(table, timeout_s, format, scale if coding_scales else 1.0, setting),
             )
         self._tickets = Tickets()
         self._times = GpuTimes(self._runtime)

@@ -43,6 +43,7 @@ class BetweenNodes:
         timeout_s: float,
         format: Format,
         scale: float,
+        setting: str,
     ) -> None:
         """Make the memory and the channels; collective over the world.
 
@@ -57,6 +58,7 @@ class BetweenNodes:
             timeout_s: likewise.
             format: likewise.
             scale: what float32 is multiplied by where it is coded.
+            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if one has no pinned memory.
@@ -75,6 +77,7 @@ class BetweenNodes:
             format,
             timeout_s,
             scale,
+            setting=setting,
         )
 
     def _pinned(self) -> list[Array]:

@@ -76,8 +76,8 @@ def rounds(
         first = buckets(dtype, COUNTS[::-1], on_device=True)
         others = buckets(dtype, COUNTS, on_device=True)
     use(patch, stream)
-    on_gpu = Exchange(topology, None, format, 60, device=device)  # type: ignore[arg-type]
-    on_host = Exchange(topology, None, format, 60)  # type: ignore[arg-type]
+    on_gpu = Exchange(topology, None, format, 60, "a test", device)  # type: ignore[arg-type]
+    on_host = Exchange(topology, None, format, 60, "a test")  # type: ignore[arg-type]
     kept, found, wanted = [], [], []
     for step in range(STEPS):
         late = step % topology.world.size == rank
