@@ -65,7 +65,8 @@ class Mover:
     ) -> None:
         """Launch it on the thread's stream."""
         table, each = arguments
-        assert (table.dtype, type(each)) == (np.uint64, np.int32), arguments
+        assert table.dtype == np.uint64, arguments
+        assert isinstance(each, np.int32), arguments
 
         def check() -> None:
             memory.check(table.data.ptr, table.nbytes)

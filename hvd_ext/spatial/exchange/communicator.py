@@ -51,8 +51,8 @@ class Communicator(Protocol):
     ) -> Callable[[], None]:
         """Start to send pieces to peers and to fill memory; returns the call that waits.
 
-        Every rank of the group calls it, also one with no part in the exchange. What is sent and
-        received is not touched until the call that waits.
+        Every rank of the group calls it, also one with no part in the exchange. Nothing that is
+        sent or received is touched until the call that waits.
 
         Args:
             sends: to each peer one message.

@@ -111,7 +111,7 @@ class Halos:
         return partial(self.finish, exchange)
 
     def finish(self, exchange: _Exchange) -> None:
-        """Let torch's stream go on when all messages are there."""
+        """Let torch's stream continue when all messages are there."""
         if exchange.over:
             return
         exchange.over = True

@@ -75,7 +75,7 @@ class Peers:
         ordinal: number of the GPU in this process.
         ranks: those of the node by local rank, as numbers in the group.
         runtime: CuPy's.
-        stream: of this rank's own, beside those in which torch computes.
+        stream: another one than those in which torch computes.
         events: of each of `ranks`, by kind and slot.
         sums: where each of `ranks` has its memory for sums.
     """

@@ -60,7 +60,7 @@ def check(peers: Peers, halos: Halos, sums: Sums | None, host: OnHost, like: Ten
     stream = gpu.current_stream(peers.ordinal)
 
     def read(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies that torch's stream makes as soon as it comes there."""
+        """Copies that torch's stream makes next."""
         copies = [torch.empty_like(tensor) for tensor in tensors]
         kind = peers.runtime.memcpyDeviceToDevice
         with peers.on_gpu():
