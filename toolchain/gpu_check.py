@@ -54,7 +54,7 @@ TRAININGS = {
     ),
 }
 # In order of worth, and the exchanges of one of them.
-PARTS = ("tests", "exchange", "nodes", "ddp", "horovod", "training")
+PARTS = ("tests", "exchange", "spatial", "nodes", "ddp", "horovod", "training")
 OPTIMIZERS = ("horovod", "hvd_ext")
 SHARED = (
     *("resnet.train", "--synthetic", "--batch-size", "64", "--bf16", "--channels-last"),
@@ -102,6 +102,15 @@ def measure_exchange(check: Check, processes: int, nodes: int = 1) -> None:
     given = ("--np", processes, "--nodes", nodes, "--json", path)
     check.run(f"exchange {processes} on {nodes}", 200, *module, *given)
     check.results[f"exchange_{processes}_{nodes}"] = json.loads(path.read_text())
+
+
+def measure_halos(check: Check, processes: int) -> None:
+    """Split models next to whole ones; exchanges of halos next to copies of as many bytes."""
+    path = check.output / f"halos_np{processes}.json"
+    hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
+    program = ROOT / "tests" / "programs" / "spatial" / "gpu_halos.py"
+    check.run(f"halos {processes}", 100, *hvd_launch, check.python, program, "cuda", path)
+    check.results[f"halos_{processes}"] = json.loads(path.read_text())["halos"]
 
 
 def train(check: Check, name: str) -> None:
@@ -163,14 +172,16 @@ def steps(part: str, has_horovod: bool) -> list[tuple[Any, ...]]:
     together = [(f"{e} by {n}", train_together, n, e) for n in (2, 4) for e in OPTIMIZERS]
     shared = [(f"mesh 2K by {n}", share_sample, n) for n in (1, 2, 4)]
     alone = [(name, train, name) for name in TRAININGS]
-    return {
+    found: dict[str, list[tuple[Any, ...]]] = {
         "tests": [("tests/gpu", run_tests)],
         "exchange": [(f"exchange of {n}", measure_exchange, n) for n in (2, 4)],
+        "spatial": [(f"halos of {n}", measure_halos, n) for n in (2, 4)],
         "nodes": [("exchange of 4 on 2 nodes", measure_exchange, 4, 2)],
         "ddp": [(f"{e} by 2", train_together, 2, e) for e in ("ddp", "ddp+hvd_ext")],
         "horovod": together if has_horovod else [],
         "training": [*shared, *alone] if has_horovod else [],
-    }[part]
+    }
+    return found[part]
 
 
 def main() -> None:

@@ -150,6 +150,11 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"| tests/gpu | {outcome} |")
     for key in sorted(key for key in results if key.startswith("exchange_")):
         lines += exchange_rows(results[key])
+    for processes in (2, 4):
+        for name, found in results.get(f"halos_{processes}", {}).items():
+            took = f"{found['exchange_ms']:.3f} ms, a copy of as many bytes"
+            moved = f"{found['sent_bytes'] / 1e6:.2f} MB, {processes} processes"
+            lines.append(f"| halo, {name}, {moved} | {took} {found['copy_ms']:.3f} ms |")
     for name, rate in results.get("images_per_second", {}).items():
         lines.append(f"| {name} | {rate:.1f} images/s |")
     for processes, rate in results.get("samples_per_second", {}).items():

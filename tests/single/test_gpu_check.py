@@ -51,6 +51,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
             "left_out": {},
             "cases": [summarize({**SAMPLES, "nccl": [0.001]}, "staged", 2, 1, 4096)],
         },
+        "halos_2": {"mesh 1": {"exchange_ms": 0.02, "copy_ms": 0.01, "sent_bytes": 294_912}},
         "images_per_second": {"ResNet-50, fp32": 400.0},
         "samples_per_second": {"1": None, "2": 3.0},
     }
@@ -72,6 +73,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "| nccl, 4 processes | left out: invalid usage |",
         "| exchange of 0.004 MB, 2 processes | staged 0.500 ms, mpi 30.000 ms, copy 0.400 ms, nccl "
         "1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a copy's bandwidth |",
+        "| halo, mesh 1, 0.29 MB, 2 processes | 0.020 ms, a copy of as many bytes 0.010 ms |",
         "| ResNet-50, fp32 | 400.0 images/s |",
         "| mesh 2K by 1, 5 GiB a process | does not fit |",
         "| mesh 2K by 2, 5 GiB a process | 3.00 samples/s |",
@@ -81,14 +83,15 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
     assert page.startswith("# GPUs")
     assert "NCCL, 2 processes" not in page
     # What stands behind the table stays.
-    assert "CUDA graphs." in page.partition("<!-- end of table -->")[2]
+    assert "CUDA graphs" in page.partition("<!-- end of table -->")[2]
 
 
 def test_each_part_can_be_run_alone(gpu_check: ModuleType) -> None:
     named = [
         name for part in gpu_check.PARTS for name, *_ in gpu_check.steps(part, has_horovod=True)
     ]
-    assert named[:4] == ["tests/gpu", "exchange of 2", "exchange of 4", "exchange of 4 on 2 nodes"]
+    exchanges = [f"{what} of {count}" for what in ("exchange", "halos") for count in (2, 4)]
+    assert named[:6] == ["tests/gpu", *exchanges, "exchange of 4 on 2 nodes"]
     assert len(set(named)) == len(named)
     assert gpu_check.steps("horovod", has_horovod=False) == []
 
@@ -97,7 +100,7 @@ def test_a_part_that_is_unknown_is_refused() -> None:
     command = [sys.executable, str(PROGRAM), "--only", "tests,nvlink"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--only nvlink: use tests, exchange, nodes" in done.stderr
+    assert "--only nvlink: use tests, exchange, spatial" in done.stderr
 
 
 def test_a_packed_nccl_is_loaded_before_pytorchs(gpu_check: ModuleType, tmp_path: Path) -> None:
