@@ -15,7 +15,8 @@ import hvprof.cli
 from testbed.ranks import ROOT
 from tests.support.training.trainer_runs import run_in_turn
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RELEASING.md")), *DOCS]
 OURS = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
 
 
@@ -26,6 +27,14 @@ def test_links_lead_somewhere(page) -> None:
         link for link in links if "://" not in link and not (page.parent / link).resolve().exists()
     ]
     assert not missing
+
+
+def test_what_readers_are_sent_to_is_short() -> None:
+    """Guides and first pages are read as a whole; the reference may be longer."""
+    read = [page for page in DOCS if page.parent.name in ("start", "guides")]
+    assert len(read) > 10
+    assert sum(len(page.read_text().split()) for page in read) <= 18_000
+    assert len(DOCS) <= 34
 
 
 def test_examples_start_jobs_by_the_projects_launcher() -> None:

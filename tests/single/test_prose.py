@@ -12,7 +12,7 @@ import pytest
 from testbed.ranks import ROOT
 
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FOLDERS = (
