@@ -104,9 +104,9 @@ def synthetic_image(seed: int, index: int, length: int) -> Pixels:
     """
     rng = np.random.default_rng((seed, index))
     y, x = np.mgrid[0:length, 0:length].astype(np.float32)
-    colours = rng.uniform(0, 255, (2, 1, 1, 3)).astype(np.float32)
+    colors = rng.uniform(0, 255, (2, 1, 1, 3)).astype(np.float32)
     slope = ((x + y) / (2 * length))[..., None]
-    image = colours[0] * slope + colours[1] * (1 - slope)
+    image = colors[0] * slope + colors[1] * (1 - slope)
     for _ in range(24):
         angle, wavelength = rng.uniform(0, np.pi), rng.uniform(4, 24)
         centre_y, centre_x = rng.uniform(0, length, 2)

@@ -148,9 +148,9 @@ def judge(
     results = {"bicubic": resize_bicubic(low, height, width, kernel), "edsr": made}
     figures = {}
     for name, result in results.items():
-        for colours, shave, luma in (("rgb", scale + SHAVE, False), ("y", scale, True)):
-            figures[f"{name}_{colours}_db"] = psnr_db(result, high, shave, luma=luma)
-            figures[f"{name}_{colours}_ssim"] = ssim(result, high, shave, luma=luma)
+        for colors, shave, luma in (("rgb", scale + SHAVE, False), ("y", scale, True)):
+            figures[f"{name}_{colors}_db"] = psnr_db(result, high, shave, luma=luma)
+            figures[f"{name}_{colors}_ssim"] = ssim(result, high, shave, luma=luma)
     return figures, made
 
 
@@ -238,10 +238,10 @@ def _table(title: str, note: str, rows: dict[str, Figures], mean: Figures) -> Ta
         table.add_column(heading, justify="right")
     for name, row in [(Path(path).name, row) for path, row in rows.items()] + [("mean", mean)]:
         cells = [name]
-        for colours in ("rgb", "y"):
-            bicubic, edsr = row[f"bicubic_{colours}_db"], row[f"edsr_{colours}_db"]
+        for colors in ("rgb", "y"):
+            bicubic, edsr = row[f"bicubic_{colors}_db"], row[f"edsr_{colors}_db"]
             cells += [f"{edsr:.2f}", f"{bicubic:.2f}", f"{edsr - bicubic:+.2f}"]
-            cells += [f"{row[f'edsr_{colours}_ssim']:.4f}"]
+            cells += [f"{row[f'edsr_{colors}_ssim']:.4f}"]
         if name == "mean":
             table.add_section()
         table.add_row(*cells)

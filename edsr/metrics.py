@@ -54,5 +54,5 @@ def least_length(shave: int) -> int:
 
 def _shaved(pixels: Pixels, shave: int, luma: bool) -> NDArray[np.float64]:
     inner = pixels[shave : pixels.shape[0] - shave, shave : pixels.shape[1] - shave]
-    colours: NDArray[np.float64] = inner.astype(np.float64)
-    return colours @ _LUMA + 16 if luma else colours
+    colors: NDArray[np.float64] = inner.astype(np.float64)
+    return colors @ _LUMA + 16 if luma else colors

@@ -15,7 +15,7 @@ from training.arguments import Parser
 PROGRAM = "edsr.photographs"
 EXAMPLE = "python -m edsr.photographs photographs"
 
-# Licences as scikit-image's documentation states them.
+# Licenses as scikit-image's documentation states them.
 PHOTOGRAPHS = {
     "train": {
         "hubble_deep_field.jpg": "public domain, NASA",
@@ -52,14 +52,14 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("scikit-image is not installed: pip install scikit-image")
     source = Path(spec.origin).parent / "data"
     notes = ["Photographs bundled with scikit-image.", ""]
-    for part, licences in PHOTOGRAPHS.items():
+    for part, licenses in PHOTOGRAPHS.items():
         make_folder(args.folder / part)
-        for name, licence in licences.items():
+        for name, license in licenses.items():
             if not (source / name).is_file():
                 raise UsageError(f"this scikit-image has no {name}: install 0.26")
             with atomic_path(args.folder / part / name) as temporary:
                 shutil.copyfile(source / name, temporary)
-            notes.append(f"{part}/{name}: {licence}")
+            notes.append(f"{part}/{name}: {license}")
     with atomic_path(args.folder / "README.txt") as temporary:
         temporary.write_text("\n".join(notes) + "\n")
     print(f"{args.folder}: {', '.join(f'{len(p)} to {part}' for part, p in PHOTOGRAPHS.items())}")

@@ -17,7 +17,7 @@ torch.manual_seed(1)
 images, labels = (torch.from_numpy(np.asarray(a)) for a in load_digits(return_X_y=True))
 images = images.float().view(-1, 1, 8, 8) / 16
 order = torch.randperm(len(images))  # the same on every rank
-learnt, held_out = order[:-300], order[-300:]
+learned, held_out = order[:-300], order[-300:]
 
 model = torch.nn.Sequential(
     torch.nn.Conv2d(1, 32, 3, padding=1),
@@ -36,7 +36,7 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 for _ in range(EPOCHS):
     # The ranks share out a permutation that all of them draw alike.
-    shuffled = learnt[torch.randperm(len(learnt))]
+    shuffled = learned[torch.randperm(len(learned))]
     steps = len(shuffled) // (BATCH * hvd.size())
     for step in range(steps):
         mine = shuffled[(step * hvd.size() + hvd.rank()) * BATCH :][:BATCH]
