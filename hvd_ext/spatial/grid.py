@@ -159,7 +159,7 @@ class ProcessGrid:
         return coordinates_of(self.shape.axes, self.space.rank)[len(AXES) - dims :]
 
     def explain(self) -> str:
-        """How halos travel, and which layers on GPUs overlap them: a line for each shape so far."""
+        """Report how halos travel and which layers overlap them; returns a line for each shape."""
         if not self.ways:
             return "no layer was measured: on the CPU every interior is computed beneath its halo"
         return "\n".join(map(str, self.ways.values()))
