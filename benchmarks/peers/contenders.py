@@ -50,8 +50,8 @@ LIBRARIES = {
     "mpich5": Library(_beside("mpich5")),
     "intelmpi": Library(_beside("intelmpi"), building=_INTEL),
     "oneccl": Library(_beside("intelmpi"), "oneccl.cpp", building=_INTEL, running=_INTEL_FOUND),
-    # Its ranks are started by Open MPI 4.
-    "ucc": Library(Path(sys.executable).absolute(), "ucc.c", made_by="make env"),
+    # Its ranks are those of an MPI that brings no UCX, which would take the place of UCC's own.
+    "ucc": Library(_beside("intelmpi"), "ucc.c", building=_INTEL),
 }
 
 
