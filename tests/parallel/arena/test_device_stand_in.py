@@ -195,7 +195,7 @@ def changed(where: object, name: str, line: str, other: str) -> Mutation:
 
 _WAIT = "self._runtime.streamWaitEvent"
 _DONE = "self._runtime.eventRecord(self._own.events[-1], last.ptr)"
-_STREAM = "stream = self._current_stream()"
+_STREAM = "stream, now_s = self._current_stream(), time.monotonic()"
 MUTANTS: dict[str, tuple[Mutation, Check]] = {
     "gradients are not waited for": (
         changed(DeviceArena, "reduce", f"{_WAIT}(self._stream.ptr, events[index])", "pass"),
