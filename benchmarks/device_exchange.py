@@ -10,7 +10,7 @@ of 25 MiB and into one buffer. Peers that cannot run are left out, and the JSON 
 The limit: a rank reads and writes as many bytes as its gradients have. A copy within
 device memory does just that, by as many processes at once. Processes that share a GPU
 take turns on it, and cross no link. NCCL's kernels wait for each other while they run: without MPS
-its time is no fair peer there.
+the comparison is unfair to NCCL.
 
 Results: docs/reference/gpu.md.
 """
@@ -32,7 +32,7 @@ from testbed import ranks, timing
 
 _PEERS = ("nccl", "horovod", "gloo", "mpi")
 _GLOO_BUCKET_BYTES = 25 * 2**20
-# Beside the model's gradients: one tensor each, of which the time is mostly latency.
+# Besides the model's gradients: single tensors, whose time is mostly latency.
 _SHORT: dict[str, list[shapes.Shape]] = {"1 MiB": [(1 << 18,)], "4 KiB": [(1 << 10,)]}
 _TIMEOUT_S = 60.0
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     options = parser.parse_args(arguments)
     if options.np % options.nodes:
-        parser.error(f"--nodes {options.nodes}: --np {options.np} is no multiple of it")
+        parser.error(f"--nodes {options.nodes}: --np {options.np} must be a multiple of it")
     if options.worker:
         _work(options.model, options.nodes, options.rounds)
         return 0

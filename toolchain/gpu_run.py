@@ -126,7 +126,7 @@ def exchange_rows(found: dict[str, Any]) -> list[str]:
     what = f"{found['size']} processes"
     lines.append(f"| self-check, {what} | {found['self_check_s']:.2f} s |")
     if found["shares_gpu"] and not found["mps"]:
-        lines.append(f"| NCCL, {what} | they share a GPU without MPS: no fair peer |")
+        lines.append(f"| NCCL, {what} | they share a GPU without MPS, which is unfair to NCCL |")
     lines += [f"| {n}, {what} | left out: {why} |" for n, why in found["left_out"].items()]
     return [line.replace("\n", " ") for line in lines]
 

@@ -62,7 +62,7 @@ def rendezvous(
                 f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
                 "rank and world_size with init_method='mpi://'"
             )
-    limit_s = min(timeout.total_seconds(), variables.STALL_TIMEOUT_S.read())
+    limit_s = shorter_limit(timeout.total_seconds())[0]
     hosts = monitored_allgather(world, socket.gethostname(), limit_s, "init_process_group()")
     # A machine need not know its own name.
     place = _LOOPBACK if len(set(hosts)) == 1 else hosts[0]
@@ -108,8 +108,13 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
 
 def limit_of(group: dist.ProcessGroup) -> tuple[float, str]:
     """How long ranks are waited for in hvd_ext's own exchanges, and the setting of that time."""
-    own_s, stall_s = timeout_s_of(group), variables.STALL_TIMEOUT_S.read()
-    return (own_s, SETTING) if own_s < stall_s else (stall_s, STALL_TIMEOUT)
+    return shorter_limit(timeout_s_of(group))
+
+
+def shorter_limit(of_group_s: float) -> tuple[float, str]:
+    """The shorter one of a group's timeout and HVD_EXT_STALL_TIMEOUT_S, and which that is."""
+    stall_s = variables.STALL_TIMEOUT_S.read()
+    return (of_group_s, SETTING) if of_group_s < stall_s else (stall_s, STALL_TIMEOUT)
 
 
 def topology_among(

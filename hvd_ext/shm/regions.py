@@ -41,7 +41,19 @@ class WindowError(HvdExtError):
 
 
 def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
-    """The result of `make`, if it succeeds on every rank; collective over the world.
+    """As `on_every_rank_of` the world of a topology; the reason names the host."""
+
+    def made_here() -> T:
+        try:
+            return make()
+        except WindowError as error:
+            raise WindowError(f"on {topology.hosts[topology.world.rank]}: {error}") from error
+
+    return on_every_rank_of(topology.world, made_here)
+
+
+def on_every_rank_of(comm: MPI.Comm, make: Callable[[], T]) -> T:
+    """The result of `make`, if it succeeds on every rank; collective.
 
     Raises:
         WindowError: on every rank, with the first reason, if `make` raised it on any.
@@ -51,9 +63,8 @@ def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
     try:
         made = make()
     except WindowError as error:
-        problem = f"on {topology.hosts[topology.world.rank]}: {error}"
-    problems = [text for text in topology.world.allgather(problem) if text]
-    if problems:
+        problem = str(error)
+    if problems := [text for text in comm.allgather(problem) if text]:
         raise WindowError(problems[0])
     return cast("T", made)
 

@@ -69,7 +69,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "30.000 ms, copy 0.400 ms; staged chosen: 60.00 x the best peer, NCCL not measured, 0.80 "
         "of a copy's bandwidth |",
         "| self-check, 4 processes | 0.75 s |",
-        "| NCCL, 4 processes | they share a GPU without MPS: no fair peer |",
+        "| NCCL, 4 processes | they share a GPU without MPS, which is unfair to NCCL |",
         "| nccl, 4 processes | left out: invalid usage |",
         "| exchange of 0.004 MB, 2 processes | staged 0.500 ms, mpi 30.000 ms, copy 0.400 ms, nccl "
         "1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a copy's bandwidth |",

@@ -87,7 +87,7 @@ class BetweenNodes:
 
             self._runtime = runtime = cupy.cuda.runtime
             with cupy.cuda.Device(self._device):
-                # Copies back have a stream of their own, beneath the next bucket's reduction.
+                # Copies back use a second stream, so that the next bucket is reduced meanwhile.
                 self._back = cupy.cuda.Stream(non_blocking=True)
                 self._copied = [runtime.eventCreateWithFlags(_HOST_EVENT_FLAGS) for _ in lengths]
                 whole: Any = cupy.cuda.alloc_pinned_memory(max(1, sum(lengths)))

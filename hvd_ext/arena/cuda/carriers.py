@@ -36,6 +36,7 @@ _rows: dict[tuple[int, tuple[int, ...]], Row | None] = {}
 log = logging.getLogger("hvd_ext")
 
 
+@tuning()  # none of this is the program's data
 def prepare(
     topology: Topology,
     device: int,
@@ -58,17 +59,6 @@ def prepare(
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
     """
-    with tuning():  # none of this is the program's data
-        return _prepare(topology, device, current_stream, table, timeout_s)
-
-
-def _prepare(
-    topology: Topology,
-    device: int,
-    current_stream: Callable[[], int],
-    table: Table,
-    timeout_s: float,
-) -> Table:
     prove(topology, device, current_stream, table, timeout_s)
     size, key = topology.node.size, (device, tuple(topology.ranks))
     if not topology.one_node or size == 1:

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from hvd_ext import variables
 from hvd_ext.c10d.backend.group import Group
 from hvd_ext.c10d.backend.messages import Messages
 from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
 from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.collectives import SETTING, describe
 from hvd_ext.c10d.lifecycle import note
-from hvd_ext.c10d.ranks import topology_among
+from hvd_ext.c10d.ranks import shorter_limit, topology_among
 from hvd_ext.c10d.torch_internals import compares_collectives
 from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.c10d.without_mpi import by_mpi
 from hvd_ext.engine.one_node import OneNode
 from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
-from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.shm.regions import WindowError
 
 if TYPE_CHECKING:
@@ -59,8 +57,8 @@ def create(options: Any, backend_options: object = None) -> Group:
         StallError: ranks did not reach this in time; names them.
     """
     rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)
-    timeout_s, stall_s = options.timeout.total_seconds(), variables.STALL_TIMEOUT_S.read()
-    met_within_s = min(timeout_s, stall_s)
+    timeout_s = options.timeout.total_seconds()
+    met_within_s, setting = shorter_limit(timeout_s)
     if ranks:
         size, occasion = dist.get_world_size(), "new_group()"
     else:
@@ -68,7 +66,6 @@ def create(options: Any, backend_options: object = None) -> Group:
         ranks = tuple(range(size))
     topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
     # MPI's own collectives, which follow, would wait for ever.
-    setting = SETTING if timeout_s < stall_s else STALL_TIMEOUT
     topology.allgather(None, met_within_s, occasion, setting)
     # Its collectives do not pass torch's dispatcher with every version.
     begin_without_mpi(ranks[rank], size, NAME)

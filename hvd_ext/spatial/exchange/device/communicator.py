@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hvd_ext import variables
 from hvd_ext.events import CommEvent, emit, listening, region
-from hvd_ext.shm.regions import WindowError
+from hvd_ext.shm.regions import WindowError, on_every_rank_of
 from hvd_ext.spatial.exchange.communicator import MpiCommunicator, Receive, Send
 from hvd_ext.spatial.exchange.device import gpu
 
@@ -103,7 +103,7 @@ class DeviceCommunicator(MpiCommunicator):
         """
         # CuPy, and the memory of GPUs, are for those who have them.
         from hvd_ext.spatial.exchange.device.halos import Halos
-        from hvd_ext.spatial.exchange.device.peers import Peers, agreed
+        from hvd_ext.spatial.exchange.device.peers import Peers
         from hvd_ext.spatial.exchange.device.self_check import OnHost, check
         from hvd_ext.spatial.exchange.device.sums import Sums
 
@@ -111,7 +111,7 @@ class DeviceCommunicator(MpiCommunicator):
             if not variables.DEVICE_HALOS.read():
                 raise WindowError("HVD_EXT_DEVICE_HALOS=0")
 
-        agreed(self._comm, asked)
+        on_every_rank_of(self._comm, asked)
         peers = Peers(self._comm, gpu.ordinal_of(like), self._stalled)
         halos = Halos(peers, super().start)
         sums = Sums(peers) if len(peers.ranks) == self.size else None

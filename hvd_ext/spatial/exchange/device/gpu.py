@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hvd_ext.tensors import current_stream
+
+__all__ = ["address_of", "current_stream", "is_on_gpu", "ordinal_of", "synchronize"]
+
 
 def is_on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
@@ -13,12 +17,6 @@ def is_on_gpu(tensor: Tensor) -> bool:
 def ordinal_of(tensor: Tensor) -> int:
     """The number of a tensor's GPU in this process."""
     return tensor.get_device()
-
-
-def current_stream(ordinal: int) -> int:
-    """The address of the stream in which torch works on a GPU now."""
-    stream: int = torch.cuda.current_stream(ordinal).cuda_stream
-    return stream
 
 
 def synchronize(tensor: Tensor) -> None:

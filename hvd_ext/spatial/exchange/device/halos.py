@@ -164,7 +164,7 @@ class Halos:
         Both ends of a pair know of all their messages, and so when this is.
         """
         peers = self._peers
-        told = []
+        requests = []
         for peer, into in receives:
             channel = self._in.setdefault(peer, _Channel())
             if peer in peers.ranks and into.nbytes > channel.slot_bytes:
@@ -174,7 +174,7 @@ class Halos:
                 # A message may be under way in the memory before.
                 channel.memory.append(own)
                 channel.address = own.address
-                told.append(peers.comm.isend(own.handles, peer, _TAG))
+                requests.append(peers.comm.isend(own.handles, peer, _TAG))
         for peer, pieces in sends:
             channel = self._out.setdefault(peer, _Channel())
             nbytes = sum(piece.nbytes for piece in pieces)
@@ -183,7 +183,7 @@ class Halos:
                 handles = self._hear_handles(peer)
                 channel.memory.append(Opened(peers.ordinal, handles))
                 channel.address = channel.memory[-1].address
-        for request in told:
+        for request in requests:
             request.wait()
 
     def _hear_handles(self, peer: int) -> Any:

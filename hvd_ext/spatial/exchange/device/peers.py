@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -19,14 +19,13 @@ from hvd_ext.arena.cuda.ipc import Exported, Opened, or_window_error, settle
 from hvd_ext.errors import StallError
 from hvd_ext.job.waiting import until
 from hvd_ext.shm.flags import read_word, write_word
-from hvd_ext.shm.regions import CONTROL_BYTES, TOKEN_BYTES, WindowError, map_regions
+from hvd_ext.shm.regions import CONTROL_BYTES, TOKEN_BYTES, map_regions, on_every_rank_of
 from hvd_ext.spatial.exchange.device.moves import Move, table
 from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-T = TypeVar("T")
 # How many exchanges may be under way: while one is read, the next one is written.
 SLOTS = 2
 # Kinds of events and words, one of each for each slot.
@@ -41,23 +40,6 @@ _MOST_BLOCKS = 64  # a row of the kernel's table
 _MOST_TABLES = 512
 # Most often the other host comes before so many looks.
 _LOOKS = 5000
-
-
-def agreed(comm: MPI.Comm, make: Callable[[], T]) -> T:
-    """The result of `make`, if it succeeds on every rank; collective.
-
-    Raises:
-        WindowError: on every rank, with the first reason, if `make` raised it on any.
-    """
-    made: T | None = None
-    problem = ""
-    try:
-        made = make()
-    except WindowError as error:
-        problem = str(error)
-    if problems := [text for text in comm.allgather(problem) if text]:
-        raise WindowError(problems[0])
-    return cast("T", made)
 
 
 def node_of(comm: MPI.Comm) -> MPI.Comm:
@@ -96,16 +78,16 @@ class Peers:
         self.comm, self.ordinal, self._stalled = comm, ordinal, stalled
         node = node_of(comm)
         self.ranks: list[int] = node.allgather(comm.rank)
-        agreed(comm, lambda: settle(ordinal))
-        own = agreed(comm, lambda: Exported(ordinal, SLOTS * SUM_BYTES, _KINDS * SLOTS))
-        regions = agreed(comm, lambda: map_regions(node, _REGION_BYTES, huge=False))
+        on_every_rank_of(comm, lambda: settle(ordinal))
+        own = on_every_rank_of(comm, lambda: Exported(ordinal, SLOTS * SUM_BYTES, _KINDS * SLOTS))
+        regions = on_every_rank_of(comm, lambda: map_regions(node, _REGION_BYTES, huge=False))
         words = [np.frombuffer(region, np.uint8) for region in regions]
         self._words = {
             rank: array.ctypes.data + _FIRST_WORD
             for rank, array in zip(self.ranks, words, strict=True)
         }
         handles = node.allgather(own.handles)
-        everybodys = agreed(
+        everybodys = on_every_rank_of(
             comm,
             lambda: [
                 own if rank == comm.rank else Opened(ordinal, theirs)
@@ -117,7 +99,7 @@ class Peers:
         self.events = {r: m.events for r, m in zip(self.ranks, everybodys, strict=True)}
         self.sums = {r: m.address for r, m in zip(self.ranks, everybodys, strict=True)}
         self._tables: OrderedDict[bytes, Any] = OrderedDict()
-        agreed(comm, self._prepare)
+        on_every_rank_of(comm, self._prepare)
         node.Free()
 
     def _prepare(self) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hvd_ext.shm.regions import WindowError
+from hvd_ext.shm.regions import WindowError, on_every_rank_of
 from hvd_ext.spatial.exchange.communicator import Receive, Send
 from hvd_ext.spatial.exchange.device import gpu
-from hvd_ext.spatial.exchange.device.peers import Peers, agreed
+from hvd_ext.spatial.exchange.device.peers import Peers
 
 if TYPE_CHECKING:
     from hvd_ext.spatial.exchange.device.halos import Halos
@@ -98,4 +98,4 @@ def check(peers: Peers, halos: Halos, sums: Sums | None, host: OnHost, like: Ten
                 if not torch.equal(one.view(torch.int32), other.view(torch.int32)):
                     raise WindowError(f"{what} was wrong between GPUs")
 
-    agreed(comm, compare)
+    on_every_rank_of(comm, compare)
