@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce.algorithms.segments import TAG, wait
+from hvd_ext.allreduce.algorithms.segments import TAG
+from hvd_ext.allreduce.algorithms.segments import wait as finish
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES
 from hvd_ext.shm.layout import LINE_BYTES
 from hvd_ext.units import KIB
@@ -105,9 +106,13 @@ class _Row:
 
 def _pass_around(comm: MPI.Comm, nodes: int, rows: Sequence[_Row]) -> None:
     """Receive the rows that are not here yet, and send each on, unless the next node has it."""
+    from mpi4py import MPI
+
     segments = -(-len(rows[0].memory) // _SEGMENT_BYTES)
     # In each turn rows that have come through as many nodes arrive, and others leave, on all nodes.
     turns = [(turn, number) for turn in range(1, nodes) for number in range(segments)]
+    # Of a short row each turn waits for the one before: a sleep would be longer than its message.
+    wait = finish if segments > 1 else MPI.Request.Wait
     leaving: deque[MPI.Request] = deque()
 
     def receive(turn: int, number: int) -> None:
