@@ -154,7 +154,7 @@ class _Watcher:
         self._groups: WeakKeyDictionary[dist.ProcessGroup, dict[str, _Group | None]] = (
             WeakKeyDictionary()
         )
-        self._under_way = Polled()
+        self._under_way = Polled("hvprof")
         self._stepping: int | None = None
         # A thread's call that it waits for next.
         self._here = threading.local()
@@ -189,7 +189,7 @@ class _Watcher:
         elif (future := _future_of(torch_internals.work_in(result))) is None:
             done()
         else:
-            self._under_way.add(future, done)
+            self._under_way.add(functools.partial(_once_over, future, done))
         self._calls += 1
         self._own_s += time.monotonic() - entered_s - ran_s
         return result
@@ -331,6 +331,13 @@ def _future_of(work: dist.Work | None) -> Any:
         return None if work is None else work.get_future()
     except RuntimeError:  # a message of Gloo's has none
         return None
+
+
+def _once_over(future: Any, done: Callable[[Any], None]) -> bool:
+    over = bool(future.done())
+    if over:
+        done(future)
+    return over
 
 
 def _tensors(argument: Any) -> Iterator[torch.Tensor]:

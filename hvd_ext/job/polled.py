@@ -1,40 +1,44 @@
-"""Futures of threads that are not Python's, whose ends are noticed by a thread that is."""
+"""A thread that asks what is under way whether it is over."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-_SHORTEST_S, _LONGEST_S = 0.0001, 0.005
+_SHORTEST_S, _LONGEST_S = 0.0001, 0.002
 
 
 class Polled:
-    """Futures that a thread looks at.
+    """Asks until all that was added is over; rests where there is nothing.
 
-    A future that is called back by a thread of the backend's would run Python there, and abort the
-    process if the interpreter has begun to end.
+    Python must not be called by a thread of a backend's, which would abort the process if the
+    interpreter has begun to end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """Prepare.
+
+        Args:
+            name: of the thread, which begins with the first that is added.
+        """
+        self._name = name
         self._new = threading.Condition()
-        self._futures: deque[tuple[Any, Callable[[Any], None], float]] = deque()
+        self._under_way: list[tuple[Callable[[], bool], float]] = []
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def add(self, future: Any, done: Callable[[Any], None]) -> None:
-        """Have `done` be called with a future once that is done."""
+    def add(self, over: Callable[[], bool]) -> None:
+        """Have a thread ask whether something is over; what follows from that, `over` does."""
         with self._new:
-            self._futures.append((future, done, time.monotonic()))
+            self._under_way.append((over, time.monotonic()))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="hvprof", daemon=True)
+                self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
                 self._thread.start()
             self._new.notify()
 
     def close(self) -> None:
-        """End the thread."""
+        """Ask once more, and end the thread."""
         with self._new:
             self._is_closed = True
             self._new.notify()
@@ -42,21 +46,23 @@ class Polled:
             self._thread.join()
 
     def _look(self) -> None:
+        # First of all a pause: most of it is waited for by its own callers.
+        pause_s = _SHORTEST_S
         while True:
+            time.sleep(pause_s)
             with self._new:
-                while not (self._futures or self._is_closed):
+                while not (self._under_way or self._is_closed):
                     self._new.wait()
-                found = [self._futures.popleft() for _ in range(len(self._futures))]
-            left = []
-            for future, done, begun_s in found:
-                if future.done():
-                    done(future)
-                else:
-                    left.append((future, done, begun_s))
+                found, self._under_way = self._under_way, []
+                is_last = self._is_closed
+            left = [(over, since_s) for over, since_s in found if not over()]
+            if is_last:
+                return
             with self._new:
-                self._futures.extendleft(reversed(left))
-                if self._is_closed:
-                    return
-            if left:
-                waited_s = time.monotonic() - left[-1][2]
-                time.sleep(min(max(_SHORTEST_S, waited_s / 20), _LONGEST_S))
+                self._under_way = [*left, *self._under_way]
+            if left:  # a time is known to a twentieth
+                waited_s = time.monotonic() - left[-1][1]
+                pause_s = min(max(_SHORTEST_S, waited_s / 20), _LONGEST_S)
+            else:
+                pause_s = _SHORTEST_S
+            del found, left

@@ -6,8 +6,8 @@ all messages that nobody waits for.
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.polled import Polled
 from hvd_ext.job.waiting import until
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # meet a receive of a later group.
 _GROUPS_APART = 32
 _TAG_STEP = 64  # of which the upper half is for `monitored_allgather`
-_SHORTEST_S, _LONGEST_S = 0.0001, 0.002
+_MOST_SLEEP_S = 0.002
 _LOOKS = 50  # without a pause, as a partner is often there by then
 
 
@@ -117,7 +118,7 @@ class Message(Work):
 
     def _wait(self, limit_s: float | None) -> bool:
         within_s = self._limit_s if limit_s is None else limit_s
-        if until(self.poll, within_s, looks=_LOOKS, most_sleep_s=_LONGEST_S):
+        if until(self.poll, within_s, looks=_LOOKS, most_sleep_s=_MOST_SLEEP_S):
             return True
         if limit_s is None:
             raise self.late(self.name, self._limit_s)
@@ -204,7 +205,8 @@ class Messages:
         if not message.poll():
             self._under_way = [one for one in self._under_way if not one.is_over()]
             self._under_way.append(message)
-            _poller.add(message)
+            # A callback may wait for another message, which this thread is to look at.
+            _poller.add(functools.partial(message.poll, calls_back=False))
         return message
 
     def meet(self, limit_s: float) -> None:
@@ -227,40 +229,4 @@ class Messages:
             self._lease.give_back()
 
 
-class _Poller:
-    """A thread that looks at messages until they are over; it rests where there are none."""
-
-    def __init__(self) -> None:
-        self._new = threading.Condition()
-        self._messages: list[Message] = []
-        self._thread: threading.Thread | None = None
-
-    def add(self, message: Message) -> None:
-        with self._new:
-            self._messages.append(message)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._look, name="hvd_ext messages", daemon=True
-                )
-                self._thread.start()
-            self._new.notify()
-
-    def _look(self) -> None:
-        pause_s = _LONGEST_S
-        while True:
-            # First of all a pause: most messages are waited for by their own callers.
-            time.sleep(pause_s)
-            with self._new:
-                while not self._messages:
-                    self._new.wait()
-                    pause_s = _LONGEST_S
-                messages = list(self._messages)
-            # A callback may wait for another message.
-            over = [message for message in messages if message.poll(calls_back=False)]
-            pause_s = _SHORTEST_S if over else min(2 * pause_s, _LONGEST_S)
-            with self._new:
-                self._messages = [one for one in self._messages if one not in over]
-            del messages, over
-
-
-_poller = _Poller()
+_poller = Polled("hvd_ext messages")
