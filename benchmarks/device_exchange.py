@@ -2,7 +2,7 @@
 
 All exchange the same tensors in device memory in one run, interleaved, and their results
 are checked before anything is timed: hvd_ext's device arena as DistributedOptimizer
-calls it, by CUDA IPC, by NCCL and, with --nodes, through pinned memory between pretended nodes;
+calls it, by CUDA IPC, by NCCL and, with --nodes, between pretended nodes through pinned memory;
 Horovod as it was built here, with its defaults; Gloo (torch.distributed) and
 the MPI library's own allreduce, both through pinned host memory, flattened into buckets
 of 25 MiB and into one buffer. Peers that cannot run are left out, and the JSON says why.
@@ -118,7 +118,7 @@ def _work(model: str, nodes: int, rounds: int) -> None:
     has_horovod, left_out = _horovod()
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.table import BUILT_IN
+    from hvd_ext.allreduce.table import BUILT_IN, NCCL, usual_carrier
     from hvd_ext.arena.cuda import carriers, nccl
     from hvd_ext.arena.cuda.arena import carried_by
     from hvd_ext.arena.cuda.self_check import prove
@@ -146,13 +146,12 @@ def _work(model: str, nodes: int, rounds: int) -> None:
     _start_gloo()
     cases = []
     for what, of_case in {model: shapes.MODELS[model](), **_SHORT}.items():
-        in_node = partial(_arena, of_case, device, topology, stream)
-        chosen, ours = in_node(table)
+        arena = partial(_arena, of_case, device, topology, stream)
+        chosen, ours = arena(table)
         compared = {chosen: ours}
-        if nodes == 1:
-            for name in ("ipc", "nccl"):
-                found, contender = in_node(carried_by(name))
-                compared[found] = contender
+        for name in (usual_carrier(nodes), NCCL):
+            found, contender = arena(carried_by(name))
+            compared[found] = contender
         compared["gloo"] = _gloo(of_case, device)
         compared["mpi"] = _mpi(of_case, device)
         if has_horovod and "horovod" not in left_out:
@@ -295,8 +294,7 @@ def _arena(
         arena.finish()
 
     longest = max(range(len(plan.buckets)), key=lambda i: plan.buckets[i].message_bytes)
-    carrier = arena.carriers[longest] if topology.one_node else "staged"
-    return carrier, gradients.Contender(tensors, exchange)
+    return arena.carriers[longest], gradients.Contender(tensors, exchange)
 
 
 def _with_horovod(

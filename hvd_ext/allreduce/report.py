@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_ext.allreduce.algorithms import NATIVE
-from hvd_ext.allreduce.table import IPC, Row
+from hvd_ext.allreduce.table import Row, usual_carrier
 from hvd_ext.units import format_bytes, format_seconds
 
 
@@ -16,7 +16,7 @@ def report(rows: Sequence[Row]) -> None:
 
     console = Console()
     for row in rows:
-        usual = IPC if row.memory == "device" else NATIVE
+        usual = usual_carrier(row.nodes) if row.memory == "device" else NATIVE
         shown = Shown(title=row.describe(), title_justify="left")
         for name in ("from", "algorithm", "takes", f"{usual} takes"):
             shown.add_column(name, justify="left" if name == "algorithm" else "right")

@@ -21,9 +21,10 @@ from hvd_ext.units import format_bytes, format_seconds, plural
 
 # What a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-# What may carry gradients of GPUs: the node's kernel over CUDA IPC, and NCCL.
-IPC, NCCL = "ipc", "nccl"
-CARRIERS = (IPC, NCCL)
+# What may carry gradients of GPUs: in a node its kernel over CUDA IPC, between nodes pinned memory
+# of the host, and NCCL in either.
+IPC, NCCL, STAGED = "ipc", "nccl", "staged"
+CARRIERS = (IPC, NCCL, STAGED)
 MEMORY_KINDS = ("host", "arena", "device")
 ANY_DTYPE = "any"
 _CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
@@ -186,6 +187,11 @@ _INTEL = Table(
     ),
     "the built-in table for Intel MPI",
 )
+
+
+def usual_carrier(nodes: int) -> str:
+    """The carrier of gradients of GPUs where nothing was measured."""
+    return STAGED if nodes > 1 else IPC
 
 
 def built_in(library: str) -> Table:

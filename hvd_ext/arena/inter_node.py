@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.stalls import STALL_TIMEOUT
+from hvd_ext.job.waiting import until
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.units import format_bytes, format_seconds
 
@@ -63,6 +64,7 @@ class Channels:
         scale: float = 1.0,
         in_tree_order: bool = False,
         setting: str = STALL_TIMEOUT,
+        met: Collection[int] = (),
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
@@ -79,6 +81,8 @@ class Channels:
                 multiplied by.
             in_tree_order: as HostArena's.
             setting: of `timeout_s`, for errors.
+            met: buckets whose ranks only meet here, all of them in order: another carrier sums
+                their shards then, whose memories here are empty.
         """
         cross = [topology.cross] * CHANNELS
         self._lease = topology.borrow(purpose, *cross, topology.world)
@@ -92,15 +96,19 @@ class Channels:
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Work] = []
+        self._channel_of: list[int] = []
         self._buckets, self._parts, self._table, self._format = buckets, shards, table, format
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._nodes, self._ranks = topology.cross.size, topology.node.size
         self._in_tree_order = in_tree_order
         for index, (bucket, (begin, end)) in enumerate(zip(buckets, shards, strict=True)):
             shard = memories[index].view(DTYPES[bucket.dtype].stored_as)
-            comm, residual = comms[index % len(comms)], None
+            channel = 0 if index in met else index % CHANNELS
+            comm, residual = comms[channel], None
             call: Work
-            if in_tree_order:
+            if index in met:
+                call = functools.partial(_meet, comm)
+            elif in_tree_order:
                 algorithm = tree_algorithm(_named(topology, bucket, table))
                 call = prepare_tree_sum(algorithm, comm, shard, scale)
             elif DTYPES[bucket.dtype].dtype_class == "half":
@@ -122,7 +130,8 @@ class Channels:
             if isinstance(call, (Coded, LowRank)):
                 self._coded.append(call)
             self._shards.append(shard)
-            self._calls.append(call if len(shard) else _nothing)
+            self._calls.append(call if len(shard) or index in met else _nothing)
+            self._channel_of.append(channel)
             self.residuals.append(residual)
 
     @staticmethod
@@ -242,7 +251,7 @@ class Channels:
         """
         self._rounds += index == 0
         work = functools.partial(_in_order, *([first] if first else []), self._calls[index], then)
-        self._pending.append(self._threads[index % len(self._threads)].submit(work))
+        self._pending.append(self._threads[self._channel_of[index]].submit(work))
 
     def wait(self) -> None:
         """Wait for all that was started; raises what the first failing piece raised."""
@@ -295,6 +304,10 @@ def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[
 def _in_order(*works: Work) -> None:
     for work in works:
         work()
+
+
+def _meet(comm: MPI.Comm) -> None:
+    until(comm.Ibarrier().Test)
 
 
 def _nothing() -> None:

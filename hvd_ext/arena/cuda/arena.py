@@ -11,9 +11,9 @@ On several nodes the shard is reduced into this rank's memory alone, and copied 
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
 device, and to the peers. Any MPI will do, for none sees device memory.
 
-Where the table names NCCL for a node's float32 of some size, NCCL sums these buckets, on the same
-stream. Its kernels wait for each other, so they are queued only when the ticket of every rank is
-there.
+Where the table names NCCL for float32 of some size, NCCL sums these buckets: all ranks' on one
+node, the nodes' shards on several. Its kernels wait for each other, so they are queued only when
+the ticket of every rank is there.
 
 Run on one GPU that processes share, not yet on several or on several nodes: docs/reference/gpu.md.
 """
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.allreduce.table import BUILT_IN, IPC, NCCL, Row, Table
+from hvd_ext.allreduce.table import BUILT_IN, NCCL, STAGED, Row, Table, usual_carrier
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
@@ -61,7 +61,8 @@ _BLOCKS_A_MULTIPROCESSOR = 2
 # for what is queued: they may say so, and are waited for no longer than this.
 _LEAVE_WITHIN_S = 5.0
 # Their names in recordings.
-_IPC, _NCCL, _STAGED = "cuda_ipc", "nccl", "cuda_ipc and pinned memory"
+_IPC, _NCCL = "cuda_ipc", "nccl"
+_RAILS = {STAGED: "cuda_ipc and pinned memory", NCCL: "cuda_ipc and nccl"}
 _LEAVING = 2**63  # a ticket after all others
 
 
@@ -133,12 +134,13 @@ class DeviceArena:
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
         self._topology, self._table = topology, table
-        self.carriers = [self._carrier(bucket) for bucket in layout.buckets]
+        self._usual = usual_carrier(topology.nodes)
+        self.carriers = [self._carrier(bucket, format) for bucket in layout.buckets]
         self._nccl: nccl.Communicator | None = None
         if NCCL in self.carriers:
             self._nccl = nccl.communicator(topology, device, timeout_s)
         if self._nccl is None:
-            self.carriers = [IPC] * len(layout.buckets)
+            self.carriers = [self._usual] * len(layout.buckets)
         self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
@@ -149,8 +151,19 @@ class DeviceArena:
                     for bucket in layout.buckets
                 ]
             self._between = BetweenNodes(
-                *(topology, layout.buckets, self.shards, self._addresses, device, self._stream),
-                *(table, timeout_s, format, scale if coding_scales else 1.0, setting),
+                topology,
+                layout.buckets,
+                self.shards,
+                self._addresses,
+                device,
+                self._stream,
+                table,
+                timeout_s,
+                format,
+                scale if coding_scales else 1.0,
+                setting,
+                self._nccl,
+                [index for index, carrier in enumerate(self.carriers) if carrier == NCCL],
             )
         self._tickets = Tickets()
         self._times = GpuTimes(self._runtime)
@@ -188,7 +201,7 @@ class DeviceArena:
         everyone = self._memory, np.int32(len(self._events))
         own = self._own_memory, np.int32(1)
         with self._on_device():
-            by_nccl = self.carriers[index] == NCCL
+            by_nccl = self._between is None and self.carriers[index] == NCCL
             for events in [self._own.events] if by_nccl else self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
             timed = self._times.begin(exchange, self._stream.ptr) if exchange else None
@@ -212,10 +225,11 @@ class DeviceArena:
 
     def _event(self, index: int, start_s: float) -> CommEvent:
         """An exchange whose ranks are there, without the GPU's time."""
-        carrier = _NCCL if self.carriers[index] == NCCL else _IPC
+        carrier = self.carriers[index]
+        in_node = _NCCL if carrier == NCCL else _IPC
         return CommEvent(
             "allreduce",
-            carrier if self._between is None else _STAGED,
+            in_node if self._between is None else _RAILS[carrier],
             self.layout.buckets[index].message_bytes,
             self._topology.world.size,
             start_s,
@@ -289,27 +303,30 @@ class DeviceArena:
             return text
         if self._between is None:
             return f"{text}\n{self._explain_carriers()}"
-        return f"{text}\n{self._between.channels.explain()}, through pinned memory of the host"
+        if STAGED in self.carriers:
+            text += f"\n{self._between.channels.explain()}, through pinned memory of the host"
+        return f"{text}\nbetween nodes: {self._explain_carriers()}"
 
-    def _carrier(self, bucket: Bucket) -> str:
-        """Look up the carrier; NCCL rounds 16 bits at each sum, and is not used between nodes."""
+    def _carrier(self, bucket: Bucket, format: Format) -> str:
+        """Look up the carrier; NCCL rounds 16 bits at each sum, and knows no format."""
         topology, dtype_class = self._topology, DTYPES[bucket.dtype].dtype_class
-        if not topology.one_node or topology.node.size == 1 or dtype_class != "float":
-            return IPC
-        situation = (1, topology.node.size, "device", bucket.message_bytes, dtype_class)
-        return NCCL if self._table.choose(*situation) == NCCL else IPC
+        if topology.world.size == 1 or dtype_class != "float" or format is not NONE:
+            return self._usual
+        situation = (topology.nodes, topology.node.size, "device", bucket.message_bytes)
+        return NCCL if self._table.choose(*situation, dtype_class) == NCCL else self._usual
 
     def _explain_carriers(self) -> str:
         if reason := nccl.refusal(self._topology, self._device):
             return f"NCCL was not compared: {reason}"
-        if self._topology.node.size == 1:
+        if self._topology.world.size == 1:
             return "one rank: nothing to carry"
-        ranks, by_nccl = self._topology.node.size, self.carriers.count(NCCL)
+        by_nccl = self.carriers.count(NCCL)
         largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes)
-        named = self._table.choose(1, ranks, "device", largest.message_bytes)
-        if named not in (IPC, NCCL):
+        of_largest = (self._topology.nodes, self._topology.node.size, "device")
+        named = self._table.choose(*of_largest, largest.message_bytes)
+        if named not in (self._usual, NCCL):
             return "NCCL was not compared: no row of the table is for device memory"
-        reason = self._table.explain(1, ranks, "device", largest.message_bytes)
+        reason = self._table.explain(*of_largest, largest.message_bytes)
         return f"{counted(by_nccl, 'bucket')} by NCCL; the largest: {reason}"
 
     def close(self) -> None:

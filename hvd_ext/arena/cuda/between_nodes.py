@@ -1,9 +1,9 @@
-"""Shards of gradients on GPUs on their way between the nodes: through pinned memory of the host."""
+"""Shards of gradients on GPUs on their way between the nodes: through pinned memory, or by NCCL."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from hvd_ext.shm.regions import on_every_rank
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.cuda.nccl import Communicator
     from hvd_ext.arena.layout import Bucket
     from hvd_ext.compression.formats import Format
     from hvd_ext.job.topology import Topology
@@ -25,10 +26,14 @@ _HOST_EVENT_FLAGS = 0x01 | 0x02
 
 
 class BetweenNodes:
-    """A DeviceArena's shards on their way between the nodes, through pinned memory of the host.
+    """A DeviceArena's shards on their way between the nodes.
+
+    They go through pinned memory of the host, or NCCL sums them where they are. Its kernels wait
+    for each other: they are queued on one thread, in the order of the buckets, once the ranks of
+    all nodes have met.
 
     Attributes:
-        channels: exchange them there.
+        channels: exchange shards in memory of the host, and let ranks meet.
     """
 
     def __init__(
@@ -44,6 +49,8 @@ class BetweenNodes:
         format: Format,
         scale: float,
         setting: str,
+        nccl: Communicator | None,
+        by_nccl: Collection[int],
     ) -> None:
         """Make the memory and the channels; collective over the world.
 
@@ -59,6 +66,8 @@ class BetweenNodes:
             format: likewise.
             scale: what float32 is multiplied by where it is coded.
             setting: of `timeout_s`, for errors.
+            nccl: this rank's rail.
+            by_nccl: buckets that it sums.
 
         Raises:
             WindowError: on every rank, if one has no pinned memory.
@@ -66,6 +75,7 @@ class BetweenNodes:
         self._shards, self._addresses = shards, addresses
         self._device, self._rank = device, topology.node.rank
         self._reducing = reducing
+        self._nccl, self._by_nccl = nccl, by_nccl
         self._memories = on_every_rank(topology, self._pinned)
         self.channels = Channels(
             topology,
@@ -78,10 +88,14 @@ class BetweenNodes:
             timeout_s,
             scale,
             setting=setting,
+            met=by_nccl,
         )
 
     def _pinned(self) -> list[Array]:
-        lengths = [end - begin for begin, end in self._shards]
+        lengths = [
+            0 if index in self._by_nccl else end - begin
+            for index, (begin, end) in enumerate(self._shards)
+        ]
         with or_window_error("pinned memory of the host"):
             import cupy
 
@@ -104,9 +118,23 @@ class BetweenNodes:
                 host.ctypes.data, source, host.nbytes, kind, self._reducing.ptr
             )
         self._runtime.eventRecord(self._copied[index], self._reducing.ptr)
+        if index in self._by_nccl:
+            self.channels.take(index, partial(self._sum_by_nccl, index, end))
+            return
         self.channels.take(
             index, partial(self._bring_back, index, end), partial(self._arrive, index)
         )
+
+    def _sum_by_nccl(self, index: int, end: Callable[[int], None] | None) -> None:
+        """Queue the sum of a shard over the nodes, and give it to the node's ranks."""
+        assert self._nccl is not None
+        begin, after = self._shards[index]
+        self._runtime.setDevice(self._device)
+        self._runtime.streamWaitEvent(self._back.ptr, self._copied[index])
+        if after > begin:
+            own = self._addresses[self._rank] + begin
+            self._nccl.sum(own, (after - begin) // 4, self._back.ptr)
+        self._to_peers(index, end)
 
     def _arrive(self, index: int) -> None:
         """Wait on a channel's thread until the host has a shard: MPI knows no streams."""
@@ -114,17 +142,20 @@ class BetweenNodes:
         self._runtime.eventSynchronize(self._copied[index])
 
     def _bring_back(self, index: int, end: Callable[[int], None] | None) -> None:
-        """Give the node's ranks a shard."""
-        begin, host = self._shards[index][0], self._memories[index]
-        own = self._addresses[self._rank] + begin
-        runtime, stream = self._runtime, self._back.ptr
+        """Give the node's ranks a shard that the host has."""
+        host, kind = self._memories[index], self._runtime.memcpyHostToDevice
         if host.nbytes:
-            kind = runtime.memcpyHostToDevice
-            runtime.memcpyAsync(own, host.ctypes.data, host.nbytes, kind, stream)
-            kind = runtime.memcpyDeviceToDevice
-            for rank, address in enumerate(self._addresses):
-                if rank != self._rank:
-                    runtime.memcpyAsync(address + begin, own, host.nbytes, kind, stream)
+            own = self._addresses[self._rank] + self._shards[index][0]
+            self._runtime.memcpyAsync(own, host.ctypes.data, host.nbytes, kind, self._back.ptr)
+        self._to_peers(index, end)
+
+    def _to_peers(self, index: int, end: Callable[[int], None] | None) -> None:
+        """Copy this rank's shard to the node's other ranks."""
+        (begin, after), stream = self._shards[index], self._back.ptr
+        own, kind = self._addresses[self._rank] + begin, self._runtime.memcpyDeviceToDevice
+        for rank, address in enumerate(self._addresses):
+            if rank != self._rank and after > begin:
+                self._runtime.memcpyAsync(address + begin, own, after - begin, kind, stream)
         if end is not None:
             end(stream)
 

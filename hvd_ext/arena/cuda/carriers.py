@@ -1,4 +1,4 @@
-"""Which carrier is faster for gradients on GPUs of a node, by measurement.
+"""Which carrier is faster for gradients on GPUs, by measurement.
 
 Each carrier's sums are checked before they are timed. A table's row for device memory counts if
 NCCL's sums are right.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.rows import make_row
-from hvd_ext.allreduce.table import IPC, NCCL, Row, Table
+from hvd_ext.allreduce.table import NCCL, Row, Table, usual_carrier
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
@@ -60,10 +60,11 @@ def prepare(
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
     """
     prove(topology, device, current_stream, table, timeout_s)
-    size, key = topology.node.size, (device, tuple(topology.ranks))
-    if not topology.one_node or size == 1:
+    key = (device, tuple(topology.ranks))
+    if topology.world.size == 1:
         return table
-    rows = [row for row in table.rows if row.matches(1, size, "device", "float")]
+    situation = (topology.nodes, topology.node.size, "device", "float")
+    rows = [row for row in table.rows if row.matches(*situation)]
     if rows and NCCL not in dict(rows[0].choices).values():
         return table
     if not all(topology.allgather(key in _rows, timeout_s, _OCCASION)):
@@ -111,7 +112,7 @@ def measure(
     """
     samples: dict[int, dict[str, list[float]]] = {}
     given = topology, device, current_stream, timeout_s
-    names = [IPC]
+    names = [usual := usual_carrier(topology.nodes)]
     if nccl.communicator(topology, device, timeout_s) is not None:
         names.append(NCCL)
     for message_bytes in sizes:
@@ -129,7 +130,7 @@ def measure(
                 arena.close()
         samples[message_bytes] = found
         done(f"{message_bytes} B")
-    return make_row(1, topology.node.size, "device", "float", samples, usual=IPC)
+    return make_row(topology.nodes, topology.node.size, "device", "float", samples, usual)
 
 
 def _arena(

@@ -1,4 +1,4 @@
-"""Measure what carries gradients on GPUs of a node, and write it into a table.
+"""Measure what carries gradients on GPUs, in a node and between nodes, and write it into a table.
 
 Run it as you run a training: hvd-launch run -np 4 -- python -m hvd_ext.arena.cuda.measure -o
 table.json. Set HVD_EXT_TABLE to the file, and hvd_ext uses it. Rows of other situations that the
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str]) -> int:
 
     world, timeout_s = MPI.COMM_WORLD, variables.STALL_TIMEOUT_S.read()
     topology = discover(world, timeout_s)
-    if not topology.one_node or world.size == 1:
+    if not topology.homogeneous or world.size == 1:
         raise UsageError(
             f"{world.size} ranks on {topology.nodes} nodes: carriers are measured by 2 or more "
-            "ranks of one node; between nodes gradients pass through the host's memory"
+            "ranks, as many on every node"
         )
     path: Path = options.output
     old = world.bcast(load(path).rows if world.rank == 0 and path.exists() else ())
@@ -67,8 +67,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m hvd_ext.arena.cuda.measure",
-        description="Time what carries gradients on GPUs of a node, and write the table that names "
-        "the best.",
+        description="Time what carries gradients on GPUs, and write the table that names the best.",
         epilog="example: hvd-launch run -np 4 -- python -m hvd_ext.arena.cuda.measure -o "
         "table.json",
     )

@@ -1,4 +1,4 @@
-"""NCCL, as far as an arena on GPUs needs it: the sum of float32 over the ranks of a node.
+"""NCCL, as far as an arena on GPUs needs it: the sum of float32 over a node, or between nodes.
 
 By ctypes, in the library that PyTorch has loaded, or that is installed: NCCL's own headers give the
 functions and numbers. CuPy's wheels come without NCCL.
@@ -38,16 +38,19 @@ class Communicator:
     """Ranks that sum over NCCL, each on a GPU of its process."""
 
     def __init__(self, topology: Topology, device: int, timeout_s: float) -> None:
-        """Start NCCL; collective.
+        """Start NCCL; collective over the world.
+
+        On one node all ranks sum together; on several, those with the same local rank (a rail).
 
         Raises:
             WindowError: on every rank, if it cannot be used on some.
             StallError: ranks did not reach this in time; names them.
         """
         self._nccl = on_every_rank(topology, _load)
-        rank, size = topology.world.rank, topology.world.size
-        own = on_every_rank(topology, lambda: self._id() if rank == 0 else b"")
-        first = topology.allgather(own, timeout_s, _OCCASION)[0]
+        group = topology.node if topology.one_node else topology.cross
+        own = on_every_rank(topology, lambda: self._id() if group.rank == 0 else b"")
+        topology.allgather(0, timeout_s, _OCCASION)
+        first = group.bcast(own)
         self._comm = ctypes.c_void_p()
 
         def join() -> None:
@@ -55,8 +58,8 @@ class Communicator:
                 import cupy
 
                 with cupy.cuda.Device(device):
-                    begin = self._nccl.ncclCommInitRank
-                    self._check(begin(ctypes.byref(self._comm), size, _id_of(first), rank))
+                    of = group.size, _id_of(first), group.rank
+                    self._check(self._nccl.ncclCommInitRank(ctypes.byref(self._comm), *of))
 
         on_every_rank(topology, join)
 

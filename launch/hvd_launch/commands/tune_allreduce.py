@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         choices=("host", "device"),
         default="host",
-        help="memory of the messages; device measures what carries gradients on the GPUs of a "
-        "node: CUDA IPC or NCCL (default: host)",
+        help="memory of the messages; device measures what carries gradients on GPUs, such as "
+        "CUDA IPC and NCCL (default: host)",
     )
     simulate_command.add_arguments(parser)
 

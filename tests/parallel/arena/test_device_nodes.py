@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.cuda import carriers, nccl
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.inter_node import Channels
 from hvd_ext.compression.formats import FORMATS, NONE, powersgd
 from hvd_ext.events import CommEvent, listen
 from hvd_ext.shm.regions import WindowError
+from testbed.cuda_stand_in import nccl as stand_in
 from testbed.cuda_stand_in import streams
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend
@@ -36,14 +39,14 @@ def _devices_work():
     streams.forget_errors()
 
 
-def rounds(topology, dtype="float32", format=NONE, bucket_bytes=1 << 16) -> list[str]:
+def rounds(topology, dtype="float32", format=NONE, bucket_bytes=1 << 16, table=TABLE) -> list[str]:
     """What differs from a HostArena with the same gradients; collective."""
     from tests.support.arena.device_rounds import Device, layout_of, raw, values
 
     rank, scale = topology.world.rank, 1 / topology.world.size
     layout = layout_of(COUNTS, dtype, bucket_bytes)
     device = Device(topology, rank % streams.DEVICES)
-    on_gpu = device.arena(layout, scale, table=TABLE, format=format)
+    on_gpu = device.arena(layout, scale, table=table, format=format)
     on_host = HostArena(topology, layout, scale, TABLE, 60, format)
     kept, found = [], []
     for number in range(ROUNDS):
@@ -99,6 +102,93 @@ def test_sums_have_the_bits_of_the_host(comm, dtype, format):
         problems = rounds(topology, dtype, format)
         parallel_assert(comm, not problems, problems)
         topology.close()
+
+
+@pytest.fixture
+def on_stand_in(monkeypatch):
+    monkeypatch.setattr(nccl, "_load", lambda: stand_in)
+    monkeypatch.setattr(nccl, "_communicators", {})
+    monkeypatch.setattr(stand_in, "_HUNG_AFTER_S", 10.0)
+
+
+# Short buckets go through the host, and long ones through NCCL.
+BY_NCCL = Table((Row(2, 0, "device", ((0, "staged"), (1 << 10, "nccl"))), *TABLE.rows), "a test")
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+@pytest.mark.usefixtures("on_stand_in")
+def test_rails_by_nccl_have_the_bits_of_the_host(comm, monkeypatch, bucket_bytes):
+    made = []
+    init = DeviceArena.__init__
+
+    def noted(self, *given, **named):
+        init(self, *given, **named)
+        made.append((set(self.carriers), self.explain()))
+
+    monkeypatch.setattr(DeviceArena, "__init__", noted)
+    topology = pretend(comm, comm.size // 2)
+    for dtype, format in (("float32", NONE), ("float16", NONE), ("float32", FORMATS["bf16"])):
+        problems = rounds(topology, dtype, format, bucket_bytes, BY_NCCL)
+        parallel_assert(comm, not problems, problems)
+    topology.close()
+    uses = [carriers for carriers, _ in made]
+    first = {"staged", "nccl"} if bucket_bytes == 1 else {"nccl"}
+    parallel_assert(comm, uses == [first, {"staged"}, {"staged"}], uses)
+    parallel_assert(comm, f"{2 if bucket_bytes == 1 else 1} bucket" in made[0][1], made)
+    parallel_assert(comm, "by NCCL" in made[0][1], made)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.usefixtures("on_stand_in")
+def test_rails_are_measured_before_the_first_step(comm, monkeypatch):
+    from tests.support.arena.device_rounds import Device
+
+    monkeypatch.setattr(carriers, "_rows", {})
+    monkeypatch.setattr(carriers, "COARSE_BYTES", (4 << 10, 64 << 10))
+    monkeypatch.setattr(carriers, "COARSE_ROUNDS", 2)
+    topology = pretend(comm, 2)
+    device = Device(topology, comm.rank % streams.DEVICES)
+    table = carriers.prepare(topology, device.ordinal, lambda: device.stream.ptr, TABLE, 60)
+    (row, *rest) = table.rows
+    parallel_assert(comm, (row.nodes, row.ranks_per_node, row.memory) == (2, 2, "device"), row)
+    names = [set(times) for _, times in row.measured_us]
+    parallel_assert(comm, names == [{"staged", "nccl"}] * 2, row)
+    parallel_assert(comm, tuple(rest) == TABLE.rows, rest)
+    topology.close()
+
+
+RAIL_MUTANTS = {
+    "a rail sums before its shard is reduced": (
+        *(BetweenNodes, "_sum_by_nccl"),
+        *("self._runtime.streamWaitEvent(self._back.ptr, self._copied[index])", "pass"),
+    ),
+    "peers are given a shard before its sum": (
+        *(BetweenNodes, "_sum_by_nccl"),
+        *("(after - begin) // 4, self._back.ptr)", "(after - begin) // 4, self._reducing.ptr)"),
+    ),
+    "a bucket overtakes another": (Channels, "__init__", "0 if index in met else ", ""),
+    "no rank is waited for": (Channels, "wait", "wait_for(self._pending)", "pass"),
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mutant", RAIL_MUTANTS)
+@pytest.mark.usefixtures("on_stand_in")
+def test_a_mutant_of_a_rail_is_killed(comm, monkeypatch, mutant):
+    mutate(monkeypatch, *RAIL_MUTANTS[mutant])
+    topology = pretend(comm, 2)
+    queue = BetweenNodes._sum_by_nccl
+
+    def late(self, index, end):
+        time.sleep((index + topology.cross.rank) % 2 * LATE_S)
+        queue(self, index, end)
+
+    monkeypatch.setattr(BetweenNodes, "_sum_by_nccl", late)
+    for _ in range(5):
+        if any(comm.allgather(bool(rounds(topology, bucket_bytes=1, table=BY_NCCL)))):
+            return
+    raise AssertionError("the rounds did not notice")
 
 
 @pytest.mark.ranks(2)
@@ -167,7 +257,7 @@ MUTANTS = {
     ),
     "sums are not waited for": ("wait", "self.channels.wait()", "pass"),
     "copies back are not waited for": ("wait", "return self._back", "return self._reducing"),
-    "peers are given nothing": ("_bring_back", "rank != self._rank", "False"),
+    "peers are given nothing": ("_to_peers", "rank != self._rank", "False"),
     "the host is copied before the sum": (
         *("take", "self._runtime.eventRecord(self._copied[index], self._reducing.ptr)"),
         "self._runtime.eventRecord(self._copied[index], self._back.ptr)",
