@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # A dtype's own name is slow to ask for.
+_STORED = {name: np.dtype(dtype.stored_as) for name, dtype in DTYPES.items()}
 _NAMES = {np.dtype(name): name for name, dtype in DTYPES.items() if dtype.stored_as == name}
 
 Algorithm = Callable[["MPI.Comm", Array, Operation], None]
@@ -98,7 +99,7 @@ def check_dtype(buffer: Array, dtype: str | None = None) -> str:
         UsageError: no algorithm supports it.
     """
     name = _NAMES.get(buffer.dtype) if dtype is None else dtype
-    if name not in DTYPES or buffer.dtype.name != DTYPES[name].stored_as:
+    if name not in DTYPES or buffer.dtype != _STORED[name]:
         raise _unsupported(buffer, name or buffer.dtype.name)
     return name
 

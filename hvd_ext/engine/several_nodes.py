@@ -9,13 +9,16 @@ do not agree add up to zero with a probability of 2^-64.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvd_ext.allreduce.algorithms import native
+from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.engine.collectives.all_gather import all_gather
 from hvd_ext.engine.collectives.all_reduce import all_reduce
@@ -69,6 +72,8 @@ class SeveralNodes:
         self._name, self._about = "", 0
         factors = [_digest(rank) | 1 for rank in range(1, self.size)]
         self._factor = factors[self.rank - 1] if self.rank else -sum(factors)
+        self._number = np.zeros(1, np.uint64)
+        self._sum_numbers = native.plan(levels.comm, self._number, OPERATIONS["sum"])
         self._parted = False  # all ranks know that they are out of step
 
     def expect(self, name: str, limit_s: float, about: int) -> None:
@@ -79,27 +84,32 @@ class SeveralNodes:
         return ()
 
     def all_reduce(self, block: Block, dtype: str, operation: str, scale: float) -> str:
-        with self._met("all_reduce", block.count_bytes):
+        with self._watchdog.guard():
+            self._meet("all_reduce", block.count_bytes)
             return all_reduce(self._levels, _elements(block, dtype), dtype, operation, scale)
 
     def reduce_scatter(
         self, out: Block, own: Block, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
-        with self._met("reduce_scatter", out.count_bytes):
+        with self._watchdog.guard():
+            self._meet("reduce_scatter", out.count_bytes)
             to, whole = _elements(out, dtype), _elements(own, dtype)
             reduce_scatter(self._levels, to, whole, dtype, operation, scale)
 
     def all_gather(self, out: Block, own: Block) -> None:
-        with self._met("all_gather", own.count_bytes):
+        with self._watchdog.guard():
+            self._meet("all_gather", own.count_bytes)
             rows = out.array.reshape(self.size, own.count_bytes)
             all_gather(self._levels, rows, own.array)
 
     def all_gather_rows(self, rows: Sequence[Block], own: Block) -> None:
-        with self._met("all_gather", own.count_bytes):
+        with self._watchdog.guard():
+            self._meet("all_gather", own.count_bytes)
             all_gather(self._levels, [row.array for row in rows], own.array)
 
     def broadcast(self, block: Block, root: int) -> None:
-        with self._met("broadcast", block.count_bytes):
+        with self._watchdog.guard():
+            self._meet("broadcast", block.count_bytes)
             broadcast(self._levels, block.array, root)
 
     def all_to_all(self, outs: Sequence[Block], owns: Sequence[Block]) -> None:
@@ -107,8 +117,8 @@ class SeveralNodes:
         given, taken = ([block.count_bytes for block in blocks] for blocks in (owns, outs))
         sent = sum(_digest(self.rank, to, count) for to, count in enumerate(given))
         expected = sum(_digest(giver, self.rank, count) for giver, count in enumerate(taken))
-        with self._met("all_to_all", 0, sent - expected) as same_lengths:
-            if not same_lengths:
+        with self._watchdog.guard():
+            if not self._meet("all_to_all", 0, sent - expected):
                 mine = np.array([*given, *taken], np.int64)
                 every = np.empty((self.size, len(mine)), np.int64)
                 self._gather(mine, every)
@@ -117,8 +127,8 @@ class SeveralNodes:
             all_to_all(self._levels, *arrays)
 
     def barrier(self) -> None:
-        with self._met("barrier", 0):
-            pass
+        with self._watchdog.guard():
+            self._meet("barrier", 0)
 
     def refuse(self, why: str) -> None:
         """Take part in the next comparison with what no other rank has."""
@@ -135,11 +145,9 @@ class SeveralNodes:
         with suppress(HvdExtError):  # this rank's own
             self.refuse(why)
 
-    @contextmanager
-    def _met(self, step_name: str, count_bytes: int, lengths: int = 0) -> Iterator[bool]:
-        """A collective, which all ranks have come to; the watchdog counts it."""
-        with self._watchdog.guard():
-            yield self._compare(count_bytes, self._about | step(step_name), lengths=lengths)
+    def _meet(self, step_name: str, count_bytes: int, lengths: int = 0) -> bool:
+        """Begin a step of the collective, to which all ranks have come; as `_compare`."""
+        return self._compare(count_bytes, self._about | step(step_name), lengths=lengths)
 
     def _compare(self, count_bytes: int, about: int, why: str = "", lengths: int = 0) -> bool:
         """Wait until all ranks have come, for the same collective.
@@ -178,9 +186,10 @@ class SeveralNodes:
         """The sum of what all ranks have, modulo 2^64; they meet by that."""
         from mpi4py import MPI
 
-        found = np.empty(1, np.uint64)
-        self._levels.comm.Allreduce(np.array([number], np.uint64), found, MPI.SUM)
-        return int(found[0])
+        self._number[0] = number
+        if code := self._sum_numbers():
+            raise MPI.Exception(code)
+        return int(self._number[0])
 
     def _gather(self, own: Array, every: Array) -> None:
         rows = every.reshape(self.size, -1).view(np.uint8)
@@ -198,6 +207,7 @@ def _elements(block: Block, dtype: str) -> Array:
     return block.array.view(DTYPES[dtype].stored_as)
 
 
+@functools.lru_cache(maxsize=256)
 def _digest(*numbers: int) -> int:
     found = 0
     for number in numbers:

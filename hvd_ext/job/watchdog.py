@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, cast
 
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
@@ -70,16 +69,17 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="hvd_ext watchdog", daemon=True)
         self._thread.start()
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> AbstractContextManager[None]:
         """Count an exchange, and end the job if it takes longer than allowed."""
+        return self
+
+    def __enter__(self) -> None:
         self._entered += 1
         self._departures.enter(self._number, self._entered)
         self._since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._since = None
+
+    def __exit__(self, *_: object) -> None:
+        self._since = None
 
     def hurry(self, timeout_s: float) -> None:
         """Allow an exchange no more than this from now on."""

@@ -112,7 +112,7 @@ def _on_intervals(comparison: Comparison) -> str:
         )
     return (
         f"Intervals hold with {percent}: bootstrap over blocks of {first} and "
-        f"{counted(second, 'run')}, and the runs' spread, of which {usual} is assumed at first."
+        f"{counted(second, 'run')}, and the runs' spread, at first taken as {usual}."
     )
 
 
