@@ -21,6 +21,10 @@ TOLERANCE = 1e-4
     ("framework", "kind"),
     [
         ("accelerate", "ddp"),
+        ("accelerate", "sharded"),
+        ("transformers", "ddp"),
+        ("lightning", "ddp"),
+        ("lightning", "sharded"),
     ],
 )
 def test_losses_are_those_of_gloo(build: Any, launch_on: Any, framework: str, kind: str) -> None:

@@ -18,6 +18,8 @@ import torch
 from mpi4py import MPI
 from torch.distributed.fsdp import fully_shard
 
+from tests.support.c10d.small_nets import ResNet, Tokens, bert, gpt, pictures
+
 framework, kind, backend = sys.argv[1:]
 STEPS, BATCH = 6, 4
 world = MPI.COMM_WORLD
@@ -44,63 +46,6 @@ def tell_as_torchrun() -> None:
     }
 
 
-class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Texts in which each token follows from the one before it."""
-
-    def __init__(self) -> None:
-        starts = torch.randint(0, 32, (STEPS * BATCH * world.size, 1))
-        self.texts = (starts + torch.arange(12)) % 32
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.texts[index], "labels": self.texts[index]}
-
-
-def language_model(name: str) -> Any:
-    import transformers
-
-    if name == "gpt":
-        return transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(
-                vocab_size=32, n_positions=16, n_embd=32, n_layer=2, n_head=2,
-                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            )
-        )  # fmt: skip
-    return transformers.BertForMaskedLM(
-        transformers.BertConfig(
-            vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=64, max_position_embeddings=16,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )
-    )  # fmt: skip
-
-
-class ResNet(torch.nn.Module):
-    """Two residual blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.blocks = torch.nn.ModuleList(
-            torch.nn.Sequential(
-                torch.nn.Conv2d(8, 8, 3, padding=1),
-                torch.nn.GroupNorm(2, 8),
-                torch.nn.ReLU(),
-                torch.nn.Conv2d(8, 8, 3, padding=1),
-            )
-            for _ in range(2)
-        )
-        self.head = torch.nn.Linear(8, 4)
-
-    def forward(self, pictures: torch.Tensor) -> Any:
-        x = self.stem(pictures)
-        for block in self.blocks:
-            x = torch.relu(x + block(x))
-        return self.head(x.mean((2, 3)))
-
-
 def accelerate() -> Iterator[float]:
     from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 
@@ -111,9 +56,7 @@ def accelerate() -> Iterator[float]:
         accelerator.state.fsdp_plugin = plugin
     else:
         accelerator = Accelerator(cpu=True)
-    targets = torch.arange(STEPS * BATCH * world.size) % 4
-    pictures = torch.randn(len(targets), 3, 8, 8) + targets.view(-1, 1, 1, 1)
-    samples: Any = torch.utils.data.TensorDataset(pictures, targets)
+    samples: Any = pictures(STEPS * BATCH * world.size)
     net: Any = ResNet()
     optimizer: Any = torch.optim.SGD(net.parameters(), lr=0.1)
     batches: Any = torch.utils.data.DataLoader(samples, batch_size=BATCH)
@@ -136,7 +79,7 @@ def transformers() -> Iterator[float]:
             per_device_train_batch_size=BATCH, num_train_epochs=2, logging_steps=1,
             learning_rate=0.01,
         )  # fmt: skip
-        trainer = framework.Trainer(language_model("gpt"), asked, train_dataset=Tokens())
+        trainer = framework.Trainer(gpt(), asked, train_dataset=Tokens(STEPS * BATCH * world.size))
         trainer.train()
     yield from (entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
 
@@ -150,7 +93,7 @@ def lightning() -> Iterator[float]:
     class Module(framework.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = language_model("gpt" if kind == "sharded" else "bert")
+            self.net = gpt() if kind == "sharded" else bert()
 
         def configure_model(self) -> None:
             if kind == "sharded":
@@ -164,12 +107,13 @@ def lightning() -> Iterator[float]:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=0.01)
 
+    batches = torch.utils.data.DataLoader(Tokens(STEPS * BATCH * world.size), batch_size=BATCH)
     strategy: Any = ModelParallelStrategy(world.size, 1) if kind == "sharded" else "ddp"
     framework.Trainer(
         accelerator="cpu", devices=node.size, num_nodes=world.size // node.size,
         strategy=strategy, max_epochs=2, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
-    ).fit(Module(), torch.utils.data.DataLoader(Tokens(), batch_size=BATCH))  # fmt: skip
+    ).fit(Module(), batches)  # fmt: skip
     yield from losses
 
 
