@@ -162,6 +162,30 @@ def test_frameworks_learn_the_same(framework: str, tmp_path: Path) -> None:
     assert len(losses) == 2
 
 
+@pytest.mark.long
+@pytest.mark.timeout(700)  # ranks import two frameworks, twice
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+@pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning", "fabric"])
+def test_whole_trainings_have_gloos_bits(framework: str, kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("lightning" if framework == "fabric" else framework)
+    packages = os.pathsep.join([*map(str, ranks.PACKAGES), os.environ.get("PYTHONPATH", "")])
+    variables = rank_environment({"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1"})
+    results = []
+    for module in ([], HVD_EXT):
+        program = ["tests/programs/c10d/framework_training.py", framework, kind]
+        folder = str(tmp_path / f"kept{len(results)}")
+        done = run_to_end([*TORCHRUN, *module, *program, folder], variables, 300)
+        assert done.returncode == 0, done.stdout
+        (found,) = re.findall(r"^found (.*)$", done.stdout, re.MULTILINE)
+        assert ("hvd_ext: active" in done.stdout) == (module == HVD_EXT), done.stdout
+        results.append(found.split())
+    assert results[0] == results[1]
+    weights = [each for each in results[0] if each.startswith("weights:")]
+    # A training that resumes ends as one that does not.
+    assert len(weights) == 1 + ((framework, kind) != ("transformers", "sharded"))
+    assert len(set(weights)) == 1
+
+
 def shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torch_")}
 
