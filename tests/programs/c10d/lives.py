@@ -1,18 +1,22 @@
 """`lives.py PART [HOW]`: process groups that end and begin again in three processes.
 
 Without MPI the parent keeps the store, as a supervisor of such jobs does; `by-mpi`: rank 0 of MPI.
+PyTorch may be in the folder that HVD_EXT_TEST_TORCH names, as in `on_any_mpi.py`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+sys.path += filter(None, [os.environ.get("HVD_EXT_TEST_TORCH")])
 
 import torch
 import torch.distributed as dist
@@ -24,6 +28,7 @@ import hvd_ext.c10d
 from hvd_ext.errors import HvdExtError
 
 SIZE, LIVES, SETTLED = 3, 100, 20
+LOOPBACK = "127.0.0.1"
 
 
 def begin(store: Any, name: str, rank: int, size: int, timeout_s: float = 60) -> None:
@@ -58,9 +63,13 @@ def use() -> None:
 
 
 def held() -> dict[str, int]:
-    """Threads, descriptors and mappings of this process; shared memory is among the last."""
+    """Threads, descriptors, mappings and memory of this process, shared memory included."""
     own = Path("/proc/self")
+    pages = {
+        line.split()[0]: int(line.split()[1]) for line in (own / "status").open() if "kB" in line
+    }
     return {
+        "MiB of memory": (pages["RssAnon:"] + pages["RssShmem:"]) // 1024,
         "threads": len(list((own / "task").iterdir())),
         "threads of Python": threading.active_count(),
         "descriptors": len(list((own / "fd").iterdir())),
@@ -108,9 +117,9 @@ def without(store: Any, number: int) -> None:
         time.sleep(5)  # nothing of the first group's end comes after it
 
 
-def child(number: int, part: str, port: int) -> None:
+def child(number: int, part: str, port: int, place: str = LOOPBACK) -> None:
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    store = TCPStore(place, port, None, False, timedelta(seconds=60))
     {"again": again, "without": without, "refused": refused}[part](store, number)
     print("done", flush=True)
 
@@ -120,9 +129,11 @@ def by_mpi(part: str) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False) if world.rank == 0 else None
+    hosts = world.allgather(socket.gethostname())
+    place = hosts[0] if len(set(hosts)) > 1 else LOOPBACK
+    kept = TCPStore(place, 0, None, True, wait_for_workers=False) if world.rank == 0 else None
     port = world.bcast(kept.port if kept else 0)
-    child(world.rank, part, port)
+    child(world.rank, part, port, place)
     world.Barrier()  # nobody needs the store any more
 
 
@@ -146,7 +157,7 @@ def refused(store: Any, number: int) -> None:
 if __name__ == "__main__" and sys.argv[2:] == ["by-mpi"]:
     by_mpi(sys.argv[1])
 elif __name__ == "__main__":
-    kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    kept = TCPStore(LOOPBACK, 0, None, True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     children = [
         context.Process(target=child, args=(number, sys.argv[1], kept.port))
