@@ -30,6 +30,8 @@ from hvprof.recording.load import RANK_FILES, latest_job
 
 _KINDS = ("compute", "communication", "io", "other")
 _ENDED = {"finalized": Process.FINALIZED, "exited": Process.EXITED}
+# hvd_ext's communicators.
+_OWN = "hvd_ext"
 _NAMES = {"MPI_COMM_WORLD": "world", "MPI_COMM_SELF": "self"}
 # "0-7" names no more ranks than a job can have.
 _MOST_RANKS = 1 << 22
@@ -149,11 +151,17 @@ def _thread(slot: np.void, head: Head, groups: list[Group | None]) -> Thread:
         main=slot["thread"].item() == head.pid,
         call=call if flags & IN_CALL else None,
         since_s=age_s(slot["since_ns"].item(), head),
-        last=None if flags & IN_CALL else call,
+        last=None if flags & IN_CALL or (call and _is_own(call)) else call,
         region=text_of(slot["region"]),
         region_kind=_KINDS[min(slot["region_kind"].item(), len(_KINDS) - 1)],
         region_s=age_s(slot["region_since_ns"].item(), head),
     )
+
+
+def _is_own(call: Call) -> bool:
+    """Whether it is likely to be hvd_ext's: no program's rank is looked for by such a call."""
+    named = call.group.name if call.group else ""
+    return call.operation == "comm_set_name" or named.startswith(_OWN)
 
 
 def age_s(since_ns: int, head: Head) -> float:

@@ -272,6 +272,19 @@ def put_current(directory: Path, number: int, *, changes: int = 2) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("name", "last"), [("allreduce", "allreduce"), ("comm_set_name", "")])
+def test_the_last_call_is_none_of_hvd_exts_own(tmp_path: Path, name: str, last: str) -> None:
+    write_job(tmp_path, 2, name=name)
+    for number in range(2):
+        path = put_current(tmp_path, number)
+        made = np.frombuffer(path.read_bytes(), CURRENT).copy()
+        made["slots"][0][0]["flags"] = 0
+        path.write_bytes(made.tobytes())
+    (thread,) = read_standings(tmp_path)[0].threads
+    assert thread.call is None
+    assert (thread.last.operation if thread.last else "") == last
+
+
 def test_a_slot_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     whole = read_current(put_current(tmp_path, 0))
     torn = read_current(put_current(tmp_path, 1, changes=3))
