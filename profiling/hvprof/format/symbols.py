@@ -92,13 +92,14 @@ def _functions(data: Any) -> list[tuple[int, int, str]]:
 
 
 def readable(name: str) -> str:
-    """A function's name as its author wrote it: "mpi4py.MPI.Comm.Allreduce" for Cython's wrapper.
+    """A function's name as its author calls it.
 
-    Other names are returned as they are.
+    "mpi4py.MPI.Comm.Allreduce" for Cython's wrapper; "MPI::scatter" for C++'s
+    "void MPI::scatter<long>(std::vector<long> const&)". Other names are returned as they are.
     """
     found = _CYTHON.fullmatch(name)
     if not found:
-        return name
+        return _without_types(name)
     rest, parts = found[1], list[str]()
     while counted := re.match(r"_?(\d+)", rest):
         length, after = int(counted[1]), rest[counted.end() :]
@@ -108,3 +109,17 @@ def readable(name: str) -> str:
         parts.append(after[:length])
         rest = after[length:]
     return name
+
+
+def _without_types(name: str) -> str:
+    """A name of C++ without its arguments, those of its template, and what it returns."""
+    # The names of operators have such characters themselves.
+    if "(" not in name or "operator" in name:
+        return name
+    kept, depth = "", 0
+    for one in name.replace("(anonymous namespace)", "{anonymous}"):
+        if one == "(" and not depth:
+            break
+        depth += (one == "<") - (one == ">")
+        kept += one if not depth and one != ">" else ""
+    return kept.split()[-1] if kept.strip() else name

@@ -54,7 +54,6 @@ def test_a_sentence_names_the_place_in_few_words() -> None:
     places = {
         "halo.c:212 (swap)": "at halo.c:212",
         "swap in libhalo.so": "called by swap",
-        "void swap<int>(int) in libhalo.so": "called by void swap<int>(int)",
         "libhalo.so + 0x12": "in libhalo.so",
         "train.py:42": "at train.py:42",
         "<string>:1": "at <string>:1",
@@ -64,6 +63,9 @@ def test_a_sentence_names_the_place_in_few_words() -> None:
         assert SiteCost("waitall", place, 2, 1, 1.0, 1.0, 1.0, 0.0, 10.0).short == short
     assert readable("__pyx_pw_6mpi4py_3MPI_4Comm_143Allreduce") == "mpi4py.MPI.Comm.Allreduce"
     assert readable("exchange") == "exchange"
+    assert readable("void MPI::scatter<long>(int*, std::vector<A, B<A> > const&)") == "MPI::scatter"
+    assert readable("std::vector<int> (anonymous namespace)::swap(int)") == "{anonymous}::swap"
+    assert readable("Halo::operator()(int)") == "Halo::operator()(int)"
 
 
 def test_calls_are_counted_by_the_line_that_makes_them(tmp_path: Path) -> None:
