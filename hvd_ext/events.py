@@ -88,6 +88,7 @@ def recorder() -> Any:
         ):
             function = getattr(library, f"hvprof_{name}")
             function.argtypes, function.restype = argtypes, None
+        library.hvprof_rank_file.argtypes, library.hvprof_rank_file.restype = [], text
         library.hvprof_group.restype, library.hvprof_collective_begins.restype = integer, place
         library.held_up_ns = count.in_dll(library, "hvprof_handed_over_ns")
     except (AttributeError, ValueError) as error:
@@ -136,6 +137,10 @@ def listen(listener: Listener) -> Callable[[], None]:
     """
     LISTENERS.append(listener)
     return lambda: LISTENERS.remove(listener)
+
+
+# Called at each `hvprof.step()` of a recorded process.
+MARKED_STEP: list[Callable[[], None]] = []
 
 
 def emit(event: CommEvent) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from hvd_ext.variables import HVPROF_GPU
+
 # Set for what `hvprof record` starts.
 FOLDER = "HVPROF_DIR"
 
@@ -22,5 +24,9 @@ def at_import_of_torch() -> None:
 
         watch_horovod()
         watch()
+        if steps := HVPROF_GPU.read():
+            from hvd_ext.c10d.profiled import profile_steps
+
+            profile_steps(*steps)
     except Exception as error:  # the program has not asked for this: it runs on without
         print(f"hvprof: torch.distributed is not recorded: {error}", file=sys.stderr)

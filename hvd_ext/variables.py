@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
 
 T = TypeVar("T")
+# Of steps that are profiled: the first ones allocate, tune and compile.
+SKIPPED_STEPS, LEAST_STEP = 10, 3
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,26 @@ def _slots_or_none(text: str | None) -> int | None:
     if not text.isdecimal():
         raise ValueError("give a number of slots, such as 8, or unset it")
     return int(text)
+
+
+def _first_and_last(text: str | None) -> tuple[int, int] | None:
+    """The first and the last step of "FIRST-LAST", or of a number of steps; None of no text.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})", text)
+    first, last = (int(found[1] or 0), int(found[2])) if found else (0, 0)
+    if found and not found[1]:
+        first, last = SKIPPED_STEPS + 1, SKIPPED_STEPS + last
+    if not LEAST_STEP <= first <= last:
+        raise ValueError(
+            f"give a number of steps, which are recorded after the first {SKIPPED_STEPS}, or the "
+            f"first and the last step, such as 20-22, from {LEAST_STEP} on"
+        )
+    return first, last
 
 
 def _steps_and_action(text: str | None) -> tuple[int, bool]:
@@ -245,6 +268,14 @@ HVPROF_TRACE = Variable(
     "number of calls that each rank keeps one by one; set by `hvprof record --trace`",
     "the recorder",
     _text_or_none,
+)
+HVPROF_GPU = Variable(
+    "HVPROF_GPU",
+    "unset",
+    "first and last step that torch.profiler records on each rank, such as `11-13`; set by "
+    "`hvprof record --gpu`",
+    "hvd_ext",
+    _first_and_last,
 )
 VARIABLES: tuple[Variable[Any], ...] = tuple(
     value for value in list(globals().values()) if isinstance(value, Variable)

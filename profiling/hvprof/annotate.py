@@ -19,7 +19,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.events import HandingOver, recorder, times_hooks
+from hvd_ext.events import MARKED_STEP, HandingOver, recorder, times_hooks
 from hvd_ext.events import region as region
 
 
@@ -36,6 +36,8 @@ def step() -> None:
     preloaded = recorder()
     if preloaded is not None:
         preloaded.hvprof_step()
+        for listener in tuple(MARKED_STEP):
+            listener()
 
 
 def watch_exchange(optimizer: Any) -> None:

@@ -29,6 +29,7 @@ FACTS = {
         "hvd_ext.variables",
         "hvd_ext.version",
         "hvd_ext.audit",
+        "hvd_ext.timeline",
     ),
     *("hvd_ext.system", "hvd_ext.arithmetic"),
     *("hvd_ext.named_waits", "hvd_ext.horovod_waits"),

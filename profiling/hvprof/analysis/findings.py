@@ -21,6 +21,7 @@ from hvprof.analysis.limits.limits import (
 from hvprof.analysis.shares import Shares, shares
 from hvprof.analysis.sites import SiteCost, site_costs
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
+from hvprof.analysis.timeline import StepTimelines, step_timelines
 from hvprof.analysis.waiting.call_costs import call_costs
 from hvprof.analysis.waiting.wait_split import Split, split
 from hvprof.analysis.waiting.wait_time import waiting
@@ -73,6 +74,11 @@ class Findings:
     def step_parts(self) -> StepParts | None:
         """Where a step's time goes; None where steps are not marked."""
         return step_parts(self.recording)
+
+    @cached_property
+    def timeline(self) -> StepTimelines | None:
+        """Steps that torch.profiler recorded; None without any."""
+        return step_timelines(self.recording)
 
     @cached_property
     def step_blocks(self) -> StepBlocks | None:

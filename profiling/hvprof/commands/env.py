@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not options.dry_run:
         begin(options.output, after_dashes(options.command), force=options.force)
-    found = variables(options.output, options.trace, audit=options.audit)
+    found = variables(options.output, options.trace, audit=options.audit, steps=options.gpu)
     if options.json:
         print(json.dumps(found, indent=2))
     else:

@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
         force=options.force,
         trace_events=options.trace,
         audit=options.audit,
+        steps=options.gpu,
         on_hang_s=options.on_hang,
         abort_on_hang=options.abort_on_hang,
         watch=options.watch,
@@ -81,6 +82,7 @@ def record(
     force: bool,
     trace_events: int = 0,
     audit: bool = False,
+    steps: tuple[int, int] | None = None,
     on_hang_s: float = 0.0,
     abort_on_hang: bool = False,
     watch: bool = False,
@@ -93,6 +95,7 @@ def record(
         force: replace an earlier recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
         audit: hvd_ext's optimizers write fingerprints, too.
+        steps: the first and the last training step that torch.profiler records; None for none.
         on_hang_s: how long a rank may be blocked before the cause is reported; 0: no report.
         abort_on_hang: the job is ended then.
         watch: show the running job beneath its output.
@@ -109,7 +112,7 @@ def record(
         raise UsageError(f"command not found: {' '.join(command[:1])!r}; give one on PATH after --")
     begin(directory, command, force=force)
     start_s = time.monotonic()
-    added = variables(directory, trace_events, audit=audit)
+    added = variables(directory, trace_events, audit=audit, steps=steps)
     launcher_says = _version_of(command[0])
     command = _reaching_all_ranks(command, added, launcher_says)
     with (
@@ -120,7 +123,14 @@ def record(
     if aborted.is_set():
         code = StallError.exit_code
     _, strange = end(directory, code, time.monotonic() - start_s)
-    report_ranks(directory, command, code, strange=strange, launcher_says=launcher_says)
+    report_ranks(
+        directory,
+        command,
+        code,
+        strange=strange,
+        launcher_says=launcher_says,
+        steps_were_asked_for=steps is not None,
+    )
     return code
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hvd_ext.cli import above_zero, at_least, not_negative, output_file
 from hvd_ext.system.files import write_text
+from hvd_ext.variables import HVPROF_GPU, SKIPPED_STEPS
 from hvprof.analysis.comparison.bootstrap import CONFIDENCE
 
 SIDES = (
@@ -34,11 +35,25 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "transfer (default: 0)",
     )
     parser.add_argument(
+        "--gpu",
+        type=_steps,
+        metavar="STEPS",
+        help="training steps that torch.profiler records on each rank: a number of steps after the "
+        f"first {SKIPPED_STEPS}, or the first and the last step, such as 20-22 (default: none)",
+    )
+    parser.add_argument(
         "--audit",
         action="store_true",
         help="have hvd_ext's optimizers write fingerprints of what they train with, for hvprof "
         "audit",
     )
+
+
+def _steps(text: str) -> tuple[int, int] | None:
+    try:
+        return HVPROF_GPU.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +52,12 @@ def load_trace(recording: Recording) -> Trace | None:
     Raises:
         UsageError: a rank's trace is missing, cut off, foreign or of a newer version.
     """
-    shifts = _Shifts(recording)
+    shifts = Shifts(recording)
     ranks = tuple(_load(recording, rank, shifts) for rank in recording.ranks if rank.trace_capacity)
     return Trace(ranks) if ranks else None
 
 
-def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTrace:
+def _load(recording: Recording, rank: RankRecording, shifts: Shifts) -> RankTrace:
     path = recording.directory / f"rank-{rank.rank:05d}.trace"
     want = (rank.trace_capacity + 1) * EVENT.itemsize
     data = read_bytes(path, want + 1)
@@ -69,7 +70,17 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
         raise UsageError(f"{path} is cut off: {len(data)} of {want} bytes; record again")
     if of_rank != rank.rank:
         raise UsageError(f"{path} is damaged: rank {of_rank}; record again")
-    events = np.frombuffer(data, EVENT)[1:]
+    return checked(np.frombuffer(data, EVENT)[1:], recording, rank, shifts, path)
+
+
+def checked(
+    events: Events, recording: Recording, rank: RankRecording, shifts: Shifts, path: Path
+) -> RankTrace:
+    """The calls of a rank, oldest first and on rank 0's clock, as `path` has them.
+
+    Raises:
+        UsageError: there are no such calls.
+    """
     # 0: never written, or a rank was killed while it wrote.
     events = events[events["number"] > 0]
     events = events[np.argsort(events["number"])]
@@ -87,7 +98,7 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     return RankTrace(rank.rank, rank.host, events, tables)
 
 
-class _Shifts:
+class Shifts:
     """Offset to add to the times of a rank, to have them on rank 0's clock."""
 
     def __init__(self, recording: Recording) -> None:

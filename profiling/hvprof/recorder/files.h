@@ -134,6 +134,7 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
         free(made);
         return NULL;
     }
+    made->path = strdup(path);
     struct recording *file = made->file;
     file->version = VERSION;
     file->rank = rank;

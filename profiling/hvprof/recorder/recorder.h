@@ -16,6 +16,7 @@ struct recorder {
     struct event *trace;
     struct current *current; /* or NULL */
     struct sites *sites;     /* or NULL */
+    char *path;              /* of `file` */
     char *current_path;
     int current_descriptor; /* locked as long as the process lives (beat.h) */
     int descriptor;

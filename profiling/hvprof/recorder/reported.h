@@ -210,6 +210,13 @@ EXPORT void hvprof_cache(const char *name, int hit)
     pthread_mutex_unlock(&into->changing);
 }
 
+/* The file of this rank, which lasts; NULL in a process that is not recorded. */
+EXPORT const char *hvprof_rank_file(void)
+{
+    struct recorder *into = recorder;
+    return into ? into->path : NULL;
+}
+
 /* Exchanges between them are measurements, not the program's. */
 EXPORT void hvprof_tuning_begin(void)
 {

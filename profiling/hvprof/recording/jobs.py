@@ -24,6 +24,7 @@ from hvprof.recording.load import (
     META_NAME,
     RANK_FILES,
     SITE_FILES,
+    TIMELINE_FILES,
     TRACE_FILES,
     job_folders,
     read_meta,
@@ -89,7 +90,7 @@ def _remove(folder: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     """Files of one job's ranks, and what was written about it while it ran."""
-    patterns = (RANK_FILES, TRACE_FILES, CURRENT_FILES, SITE_FILES, HANG_NAME)
+    patterns = (*(RANK_FILES, TRACE_FILES, CURRENT_FILES, SITE_FILES, TIMELINE_FILES, HANG_NAME),)
     return [path for pattern in patterns for path in folder.glob(pattern)]
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvd_ext.timeline import SUFFIX
 from hvd_ext.units import counted
 from hvprof.format.connections import (
     Connection,
@@ -30,6 +31,7 @@ RANK_FILES = "rank-*.hvprof"
 TRACE_FILES = "rank-*.trace"
 CURRENT_FILES = "rank-*.now"
 SITE_FILES = "rank-*.sites"
+TIMELINE_FILES = f"rank-*{SUFFIX}"
 # The folder of fingerprints, which the ranks write.
 AUDIT_NAME = "audit"
 # What hvprof record wrote where the job stood still.

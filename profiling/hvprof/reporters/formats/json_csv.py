@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.comparison.inputs import JSON_VERSION
 from hvprof.analysis.summary import Row
+from hvprof.analysis.timeline import StepTimeline, StepTimelines
 from hvprof.model import RankRecording, Step
 from hvprof.reporters.formats.limits_json import as_json as limits_as_json
 
@@ -43,6 +44,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "free_speedup": dataclasses.asdict(free) if free else None,
         "limits": limits_as_json(found) if found else None,
         "between_hosts": dataclasses.asdict(wire) if wire else None,
+        "timeline": _timeline(analysis.timeline) if analysis.timeline else None,
         "conditions": [dataclasses.asdict(one) for one in analysis.conditions],
         "sites": [dataclasses.asdict(one) for one in analysis.sites],
         **{
@@ -51,6 +53,18 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         },
         "ranks": [_rank(rank, full=full) for rank in recording.ranks],
     }
+
+
+def _timeline(found: StepTimelines) -> dict[str, Any]:
+    return {
+        "on_gpu": found.on_gpu,
+        "mean": _profiled(found.mean),
+        "steps": [_profiled(step) for step in found.steps],
+    }
+
+
+def _profiled(step: StepTimeline) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(step).items() if name != "busy"}
 
 
 def step_as_json(step: Step | None) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ from hvprof.reporters.page.sections import (
     sites,
     sizes,
     step,
+    timeline,
 )
 from hvprof.reporters.page.sections.base import Page, Section
 from hvprof.reporters.text import bandwidth_text
@@ -39,6 +40,7 @@ from hvprof.reporters.verdict import verdict
 # In their order on the page.
 SECTIONS = (
     step.section,
+    timeline.section,
     limits.section,
     sites.section,
     everything.section,

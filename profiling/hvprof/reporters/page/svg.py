@@ -50,7 +50,9 @@ class Curve:
 
 
 @dataclass(slots=True)
-class _Canvas:
+class Canvas:
+    """A drawing that grows by its marks; `done` ends it."""
+
     width: float
     height: float
     parts: list[str] = field(default_factory=list)
@@ -132,7 +134,7 @@ def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format
     title = 18 if above else 0
     pitch = title + min(_WIDEST_ROW, max(_ROW, _BARS_HEIGHT / max(len(rows), 1) - title))
     thick = pitch - title - 8
-    canvas = _Canvas(WIDTH, top + pitch * len(rows) + 4)
+    canvas = Canvas(WIDTH, top + pitch * len(rows) + 4)
     canvas.legend(names)
     for index, row in enumerate(rows):
         y = top + pitch * index
@@ -164,7 +166,7 @@ def columns(
     bottom = height - _AXIS
     scale = Linear(0, max(sums, default=0) or 1, bottom, top + 6)
     left = _room_for(scale, axis)
-    canvas = _Canvas(WIDTH, height)
+    canvas = Canvas(WIDTH, height)
     canvas.legend(legend)
     _grid(canvas, scale, axis, left, top)
     pitch = (WIDTH - left - 6) / max(len(names), 1)
@@ -199,7 +201,7 @@ def curves(label: str, lines: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> st
     upward = scale_of(y_axis, ys, bottom, top + 6)
     left = _room_for(upward, y_axis)
     across = scale_of(x_axis, xs, left + 8, WIDTH - 14)
-    canvas = _Canvas(WIDTH, height)
+    canvas = Canvas(WIDTH, height)
     canvas.legend(legend)
     _grid(canvas, upward, y_axis, left, top)
     previous = -math.inf
@@ -244,7 +246,7 @@ def heat(
     longest = max((len(number) for numbers, _ in labels for number in numbers), default=0)
     fits = longest * _CHARACTER + 4 <= pitch
     title, height = 18, 26
-    canvas = _Canvas(WIDTH, (title + height) * len(rows) + 38)
+    canvas = Canvas(WIDTH, (title + height) * len(rows) + 38)
     for index, (row, (numbers, unit)) in enumerate(zip(rows, labels, strict=True)):
         y = (title + height) * index + title
         canvas.text(0, y - 4, shorten(row, _ABOVE - 10))
@@ -275,7 +277,7 @@ def matrix(
 ) -> str:
     """A square of shades; values[row][column] goes from the row to the column."""
     left, top, pitch = _wide(names) + 4, 38.0, (WIDTH - _wide(names) - 4) / len(names)
-    canvas = _Canvas(WIDTH, top + pitch * len(names) + 4)
+    canvas = Canvas(WIDTH, top + pitch * len(names) + 4)
     most = max(value for row in values for value in row) or 1
     across, down = math.ceil(_wide(names) / pitch), math.ceil(16 / pitch)
     canvas.text((left + WIDTH) / 2, 12, "to", "muted", "middle")
@@ -304,7 +306,7 @@ def intervals(
     # One very wide interval must not press all others into a point.
     low, high = max(min([*known, -5]), -150), min(max([*known, 5]), 100)
     across = Linear(low, high, left + 10, WIDTH - 16)
-    canvas = _Canvas(WIDTH, _ROW * len(rows) + 42)
+    canvas = Canvas(WIDTH, _ROW * len(rows) + 42)
     bottom = _ROW * len(rows) + 6
     for tick in across.ticks():
         canvas.line(across(tick), 2, across(tick), bottom, "axis" if tick == 0 else "grid")
@@ -341,7 +343,7 @@ def _tick(axis: Axis, tick: float) -> str:
     return axis.form(tick) if tick else "0"
 
 
-def _grid(canvas: _Canvas, scale: Linear | Log, axis: Axis, left: float, top: float) -> None:
+def _grid(canvas: Canvas, scale: Linear | Log, axis: Axis, left: float, top: float) -> None:
     """The lines of an upright axis, and above them what it is of."""
     for tick in scale.ticks():
         canvas.line(left, scale(tick), canvas.width - 4, scale(tick))

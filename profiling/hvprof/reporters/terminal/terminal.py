@@ -29,6 +29,7 @@ from hvprof.reporters.header import (
     wire_text,
 )
 from hvprof.reporters.terminal.columns import Column, print_columns
+from hvprof.reporters.terminal.timeline import print_timeline
 from hvprof.reporters.text import calls_text, control_text, operation_text
 from hvprof.reporters.verdict import verdict
 
@@ -54,6 +55,9 @@ def render(analysis: Analysis, console: Console) -> None:
             console.print()
             title = title.format(control=control_text(analysis.rows["control"]))
             _print_traffic(title, found, analysis.recording.size, console)
+    if analysis.timeline:
+        console.print()
+        print_timeline(analysis.timeline, console)
     if analysis.sites:
         console.print()
         _print_sites(analysis.sites, console)
