@@ -38,6 +38,8 @@ class Cell:
             `bucket_edges_s` says what a bucket holds.
         block_calls, blocks_s: seconds of each `block_calls` consecutive calls, in their
             order, at most 32 blocks; the last may hold fewer calls.
+        ended, ended_bytes: requests that calls which wait for some found to have ended, and their
+            payload; zeros in recordings of before December 2026.
     """
 
     operation: str
@@ -58,6 +60,8 @@ class Cell:
     histogram: Histogram = ()
     block_calls: int = 0
     blocks_s: tuple[float, ...] = ()
+    ended: int = 0
+    ended_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

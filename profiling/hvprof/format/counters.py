@@ -193,7 +193,9 @@ def _counts(path: Path, table: NDArray[np.void], names: bytes) -> Iterator[Count
             continue
         kind = (key.operation, key.algorithm, key.traffic, key.source)
         found = sums.setdefault(kind, [0, 0, 0])
-        for place, value in enumerate(row[1:]):
+        # The bytes of a wait are those of its requests, which count where they begin.
+        moved = row[2] if key.size_bin else 0
+        for place, value in enumerate((row[1], moved, row[3])):
             found[place] += value
     for (operation, algorithm, traffic, source), (calls, message_bytes, time_ns) in sums.items():
         if source >= len(SOURCES):

@@ -318,6 +318,8 @@ def _cell(row: Any, key: Key, tables: Tables) -> Cell:
     source = SOURCES[key.source]
     communicator = tables.communicators[key.communicator]
     block_calls, blocks_s = _blocks(row)
+    # A wait has no size of its own: its bytes, and a count in place of a time, are its requests'.
+    waits = source == "mpi" and key.size_bin == 0
     return Cell(
         operation=names[key.operation],
         algorithm=names[key.algorithm],
@@ -327,7 +329,7 @@ def _cell(row: Any, key: Key, tables: Tables) -> Cell:
         low_bytes=low,
         high_bytes=high,
         calls=row["calls"].item(),
-        message_bytes=row["bytes"].item(),
+        message_bytes=0 if waits else row["bytes"].item(),
         time_s=row["time_ns"].item() / 1e9,
         wait_s=row["wait_ns"].item() / 1e9 if source == "hvd_ext" else None,
         min_s=row["min_ns"].item() / 1e9,
@@ -337,4 +339,6 @@ def _cell(row: Any, key: Key, tables: Tables) -> Cell:
         histogram=_histogram(row),
         block_calls=block_calls,
         blocks_s=blocks_s,
+        ended=row["wait_ns"].item() if waits else 0,
+        ended_bytes=row["bytes"].item() if waits else 0,
     )

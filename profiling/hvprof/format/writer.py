@@ -138,7 +138,7 @@ def _step(step: Step) -> tuple[int, ...]:
 
 
 def _row(
-    key: Key, cell: Cell | Region, message_bytes: int, wait_s: float
+    key: Key, cell: Cell | Region, message_bytes: int, wait_ns: int
 ) -> tuple[int | list[int], ...]:
     blocks = [_ns(time_s) for time_s in cell.blocks_s]
     counts = np.zeros(CELL["histogram"].shape, "<u4")
@@ -150,7 +150,9 @@ def _row(
         max(cell.block_calls, 1).bit_length() - 1,
         cell.calls,
         message_bytes,
-        *map(_ns, (cell.time_s, wait_s, cell.min_s, cell.max_s)),
+        _ns(cell.time_s),
+        wait_ns,
+        *map(_ns, (cell.min_s, cell.max_s)),
         blocks + [0] * (BLOCKS - len(blocks)),
         counts.tolist(),
     )
@@ -168,13 +170,15 @@ def _cell(
         datatype=names[cell.datatype] if cell.datatype else 0,
         communicator=list(communicators).index((cell.communicator, cell.size)),
     )
-    return _row(key, cell, cell.message_bytes, cell.wait_s or 0.0)
+    if cell.ended:
+        return _row(key, cell, cell.ended_bytes, cell.ended)
+    return _row(key, cell, cell.message_bytes, _ns(cell.wait_s or 0.0))
 
 
 def _region(region: Region, names: _Names) -> tuple[int | list[int], ...]:
     source = SOURCES.index("program")
     key = Key(names[region.name], names[region.kind], traffic=REGION, source=source)
-    return _row(key, region, 0, 0.0)
+    return _row(key, region, 0, 0)
 
 
 def _partner(partner: Partner, names: _Names) -> tuple[int | list[int], ...]:

@@ -69,7 +69,14 @@ struct cell {
     uint64_t key;
     _Atomic uint32_t lock;
     uint32_t block_shift; /* 2^block_shift calls to a block */
-    uint64_t calls, bytes, time_ns, wait_ns, min_ns, max_ns;
+    uint64_t calls;
+    uint64_t bytes; /* of the calls; of those that wait for requests, of the requests that ended */
+    uint64_t time_ns;
+    union {
+        uint64_t wait_ns;
+        uint64_t ended; /* of calls that wait for requests: how many ended */
+    };
+    uint64_t min_ns, max_ns;
     uint64_t blocks_ns[BLOCKS];
     uint32_t histogram[BUCKETS];
 };

@@ -36,11 +36,15 @@ def run_sentences(cause: Cause, sites: Sequence[SiteCost] = ()) -> Iterator[str]
     )
     largest = cause.largest
     if largest.time_s and cause.kind not in _NOWHERE:
-        waits = "waiting" if largest.wait_s > largest.time_s / 2 else "transfer"
-        part = 100 * max(largest.wait_s, largest.time_s - largest.wait_s) / largest.time_s
+        parts = {
+            "waiting": largest.wait_s,
+            "calls that find nothing": largest.asking_s,
+            "transfer": largest.time_s - largest.wait_s - largest.asking_s,
+        }
+        most = max(parts, key=parts.__getitem__)
         yield (
             f"The largest part is {largest.operation} ({format_seconds(largest.time_s)} a rank), "
-            f"an estimated {part:.0f} % of it {waits}."
+            f"an estimated {100 * parts[most] / largest.time_s:.0f} % of it {most}."
         )
     if cause.chain:
         links = [f"rank {rank}" for rank in cause.chain]

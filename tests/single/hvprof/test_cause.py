@@ -226,6 +226,36 @@ def test_evidence_comes_before_rules(
     assert "Horovod" not in verdict(analysis)
 
 
+def test_polls_between_pieces_of_work_are_no_waiting() -> None:
+    """None of the ranks does anything else for as long as they would wait for each other."""
+    asks = dataclasses.replace(cell("testany", 8.5, 4_000_000, 0), ended=2000, ended_bytes=2**24)
+    others = dataclasses.replace(cell("waitall", 0.1, 4000, 0), ended=8000, ended_bytes=2**30)
+    ranks = [rank(n, [asks, others, *EXCHANGE]) for n in range(2)]
+    ranks = [dataclasses.replace(one, size=2) for one in ranks]
+    analysis = Analysis(Recording(Path("a"), tuple(ranks)))
+    assert "4000000 calls of testany for 2000 messages take most of it" in verdict(analysis)
+    assert "% of it calls that find nothing. " in verdict(analysis)
+    polled = dataclasses.replace(ranks[0], cells=(cell("barrier", 0.1),))
+    cause = find_cause(Recording(Path("a"), (polled, ranks[1])))
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("late rank", (0,))
+
+
+def test_the_largest_of_many_parts_is_not_most_of_it() -> None:
+    parts = [cell("win_allocate", 1.0, 341, 0), cell("win_free", 0.9), cell("comm_dup", 0.8)]
+    ranks = [rank(n, parts) for n in range(2)]
+    text = verdict(Analysis(Recording(Path("a"), tuple(ranks))))
+    assert "341 calls of win_allocate take the largest part of it" in text
+
+
+def test_a_slow_rank_is_named_where_ranks_share_cores() -> None:
+    in_mpi = even("allreduce", [8.5, 8.5, 1.0, 8.5])
+    ranks = queued(in_mpi, [5.0, 5.0, 1.0, 5.0], on_core_s=4.9, host_cores=2, yields=True)
+    cause = find_cause(Recording(Path("a"), tuple(ranks)))
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("late rank", (2,))
+
+
 def test_short_and_single_runs_get_no_advice() -> None:
     moment = [
         dataclasses.replace(one, end_unix_s=one.start_unix_s + 0.02, usage=None)

@@ -176,7 +176,8 @@ def _kind(
         # A root that is the same each time would be late, or would wait elsewhere.
         by_turns = first.operation in _FROM_A_ROOT and _all_wait(times, calls, first)
         return (Kind.ROOTS if by_turns else Kind.TURNS), ()
-    if first.message_bytes is None:
+    asks = first.asking_s > max(first.wait_s, first.time_s - first.wait_s - first.asking_s)
+    if first.message_bytes is None or asks:
         return Kind.CALLS, ()
     if first.message_bytes <= _SMALL_BYTES:
         return Kind.SMALL_MESSAGES, ()

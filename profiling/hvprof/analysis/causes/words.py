@@ -45,7 +45,7 @@ def because(cause: Cause) -> str:
             f"{_messages(first)} have a derived type, and packing it takes longer than moving "
             f"{format_bytes(round(first.total_bytes))}"
         ),
-        Kind.CALLS: f"{first.calls:.0f} calls of {first.operation} take most of it",
+        Kind.CALLS: _calls(cause),
         Kind.SMALL_MESSAGES: f"{_messages(first)} cost more than their bytes",
         Kind.TRANSFER: (
             f"{_messages(first)} move {format_bytes(round(first.total_bytes))} a rank, and all "
@@ -65,6 +65,13 @@ def _at_last(cause: Cause) -> str:
         Went.ABORTED: "called MPI_Abort",
     }[cause.went]
     return f"at last the others waited for {waited}, and {ranks_text(cause.ranks)} {how}"
+
+
+def _calls(cause: Cause) -> str:
+    first = cause.largest
+    found = f" for {first.messages:.0f} messages" if first.asking_s else ""
+    part = "most of it" if 2 * first.time_s > cause.time_s else "the largest part of it"
+    return f"{first.calls:.0f} calls of {first.operation}{found} take {part}"
 
 
 def _messages(cost: OperationCost) -> str:

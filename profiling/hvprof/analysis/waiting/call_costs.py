@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from hvprof.analysis.waiting.rank_time import rank_times
 from hvprof.model import POLLS, Cell, RankRecording, Recording
 
 
@@ -42,11 +43,13 @@ class CallCost:
 
     Attributes:
         wait_s: the part of the cell's time that is waiting, by `call_costs`.
+        asking_s: the part of polls that neither waiting nor their messages explain.
     """
 
     rank: int
     cell: Cell
     wait_s: float
+    asking_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class OperationCost:
         message_bytes: of a message; None where the calls move nothing that is known.
         time_s: of a rank.
         wait_s: the part of time_s that is waiting, by `call_costs`.
+        asking_s: the part of polls that neither waiting nor their messages explain.
     """
 
     operation: str
@@ -69,6 +73,7 @@ class OperationCost:
     message_bytes: float | None
     time_s: float
     wait_s: float
+    asking_s: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -91,7 +96,8 @@ def call_costs(recording: Recording) -> list[CallCost]:
 
     Without a trace waiting is estimated: a call waits for as long as it takes more than calls
     of that kind and size take on the rank that is quickest at them, or more than a slow network,
-    or a host's memory, would need for its bytes. No message is quicker than a latency.
+    or a host's memory, would need for its bytes. No message is quicker than a latency. Calls in a
+    loop that asks wait no longer than all other ranks do something else.
     """
     one_host = len({rank.host for rank in recording.ranks}) == 1
     slowest = _ON_A_HOST if one_host else _BETWEEN_HOSTS
@@ -125,7 +131,34 @@ def call_costs(recording: Recording) -> list[CallCost]:
                     transfer_s += slowest.byte_s * moved.message_bytes
                 transfer_s = min(cell.time_s, transfer_s)
                 found.append(CallCost(number, cell, cell.time_s - transfer_s))
-    return found
+    return _without_asking(recording, found)
+
+
+def _without_asking(recording: Recording, costs: Sequence[CallCost]) -> list[CallCost]:
+    """The costs, with the waiting of polls limited by what all other ranks do meanwhile."""
+    polls_s: dict[int, float] = defaultdict(float)
+    busy_s = {one.rank: one.outside_s for one in rank_times(recording)}
+    for one in costs:
+        if one.cell.operation in POLLS:
+            polls_s[one.rank] += one.wait_s
+        elif one.rank in busy_s:
+            busy_s[one.rank] += one.cell.time_s - one.wait_s
+    if len(busy_s) < recording.size:
+        return [*costs]
+    share = {
+        rank: min(1.0, (sum(busy_s.values()) - busy_s[rank]) / time_s) if time_s else 1.0
+        for rank, time_s in polls_s.items()
+    }
+    return [
+        replace(
+            one,
+            wait_s=one.wait_s * share[one.rank],
+            asking_s=one.wait_s * (1 - share[one.rank]),
+        )
+        if one.cell.operation in POLLS
+        else one
+        for one in costs
+    ]
 
 
 def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[OperationCost]:
@@ -153,6 +186,7 @@ def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[Ope
                 message_bytes=total_bytes / messages if total_bytes else None,
                 time_s=sum(one.cell.time_s for one in some) / ranks,
                 wait_s=sum(one.wait_s for one in some) / ranks,
+                asking_s=sum(one.asking_s for one in some) / ranks,
             )
         )
     return sorted(found, key=lambda cost: -cost.time_s)
@@ -167,13 +201,20 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """Calls that a rank started, and that others wait for."""
+    """Calls that a rank started, and that others wait for.
+
+    Attributes:
+        ended: by the operation that waited for them; empty where a recording does not have it.
+    """
 
     by_requests: _Moved
     by_windows: _Moved
+    ended: dict[str, _Moved]
 
     def waited_by(self, operation: str) -> _Moved:
-        return self.by_windows if operation.startswith(_ENDS_OF_WINDOWS) else self.by_requests
+        if operation.startswith(_ENDS_OF_WINDOWS):
+            return self.by_windows
+        return self.ended.get(operation, _Moved()) if self.ended else self.by_requests
 
 
 def _started(rank: RankRecording) -> _Started:
@@ -184,7 +225,17 @@ def _started(rank: RankRecording) -> _Started:
         if cell.operation.startswith("i") or cell.operation in ("start", "startall")
     ]
     by_windows = [cell for cell in rank.cells if cell.operation in _ONE_SIDED]
-    return _Started(_moved(by_requests), _moved(by_windows))
+    started = _moved(by_requests)
+    ended: dict[str, _Moved] = {}
+    for cell in rank.cells:
+        if cell.traffic == "data" and cell.ended:
+            before = ended.get(cell.operation, _Moved())
+            ended[cell.operation] = _Moved(
+                before.messages + cell.ended,
+                before.message_bytes + cell.ended_bytes,
+                started.is_derived,
+            )
+    return _Started(started, _moved(by_windows), ended)
 
 
 def _moved(cells: Sequence[Cell]) -> _Moved:

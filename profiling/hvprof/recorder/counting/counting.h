@@ -91,17 +91,14 @@ static enum traffic count_call(struct recorder *into, struct operation *operatio
     return traffic;
 }
 
-/* A call that waits. `index`: which of the awaited requests it completed, -1 for all, NONE_AWAITED
- * where it waits for no request. */
-enum { NONE_AWAITED = -2 };
-
+/* A call that waits. `index`: which of the awaited requests it completed, the first of several. */
 static void count_wait(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                       uint64_t end_ns, int index, int source)
+                       uint64_t end_ns, int index, int source, struct ended ended)
 {
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .traffic = last_started, .source = SOURCE_MPI};
     uint64_t key = cell_key(kind, 0);
-    count(into, key, 0, end_ns - begin_ns, 0);
+    count(into, key, ended.bytes, end_ns - begin_ns, ended.requests);
     if (index != NONE_AWAITED)
         blame_awaited(into, index, source, end_ns - begin_ns);
     list_this_thread();

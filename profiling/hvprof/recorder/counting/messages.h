@@ -108,18 +108,53 @@ static void note_sent(struct recorder *into, int to, int tag, int communicator, 
 
 /* The requests that this thread waits for, as they were before the wait took them away. */
 static _Thread_local struct {
-    int count;
+    int all, count; /* the first of them are known */
     struct message of[AWAITED];
 } awaited;
 
 static void note_awaited(int count, const MPI_Request *requests)
 {
+    awaited.all = count;
     awaited.count = count < AWAITED ? count : AWAITED;
     for (int i = 0; i < awaited.count; i++)
         awaited.of[i] = message_of(requests[i]);
 }
 
-/* What a wait of this thread was blocked on; `index`: the request that it completed, or -1 for all. */
+/* Requests that a wait found to have ended, and their payload. */
+struct ended {
+    uint64_t requests, bytes;
+};
+
+/* Which of the awaited requests a wait completed: the index of one, all, or none of them. */
+enum { ALL_AWAITED = -1, NONE_AWAITED = -2 };
+
+/* Adds an awaited request, unless it is null or was not started by a call that is counted. */
+static void add_ended(struct ended *to, int index)
+{
+    if (index < 0 || index >= awaited.count || !awaited.of[index].communicator)
+        return;
+    to->requests++;
+    to->bytes += awaited.of[index].bytes;
+}
+
+/* Requests past the known ones count as these do. */
+static struct ended ended_at(int index)
+{
+    struct ended found = {0};
+    if (index != ALL_AWAITED) {
+        add_ended(&found, index);
+        return found;
+    }
+    for (int i = 0; i < awaited.count; i++)
+        add_ended(&found, i);
+    if (awaited.all > awaited.count) {
+        found.requests = found.requests * (uint64_t)awaited.all / (uint64_t)awaited.count;
+        found.bytes = found.bytes / (uint64_t)awaited.count * (uint64_t)awaited.all;
+    }
+    return found;
+}
+
+/* What a wait of this thread was blocked on. */
 static void blame_awaited(struct recorder *into, int index, int source, uint64_t blocked_ns)
 {
     int first = index < 0 ? 0 : index, end = index < 0 ? awaited.count : index + 1, parts = 0;

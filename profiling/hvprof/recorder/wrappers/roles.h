@@ -193,7 +193,19 @@ static void count_start(struct calling *call)
 
 static void count_waited(struct calling *call, int index, int from)
 {
-    count_wait(call->into, call->operation, call->begin_ns, call->end_ns, index, from);
+    count_wait(call->into, call->operation, call->begin_ns, call->end_ns, index, from,
+               ended_at(index));
+}
+
+/* (count, requests, completed, indices, statuses) */
+static void count_wait_for_some(struct calling *call)
+{
+    int completed = integer_in(call, 3, 0);
+    struct ended ended = {0};
+    for (int i = 0; i < completed; i++)
+        add_ended(&ended, index_in(call, 4, i));
+    count_wait(call->into, call->operation, call->begin_ns, call->end_ns,
+               completed > 0 ? index_in(call, 4, 0) : NONE_AWAITED, NO_PEER, ended);
 }
 
 static void count_synchronization(struct calling *call)
@@ -210,7 +222,7 @@ static void count_wait_for_one(struct calling *call)
 /* (count, requests, statuses) */
 static void count_wait_for_all(struct calling *call)
 {
-    count_waited(call, -1, NO_PEER);
+    count_waited(call, ALL_AWAITED, NO_PEER);
 }
 
 /* (count, requests, index, status) */
@@ -220,16 +232,9 @@ static void count_wait_for_any(struct calling *call)
     count_waited(call, index < 0 ? NONE_AWAITED : index, index < 0 ? NO_PEER : source(call));
 }
 
-/* (count, requests, completed, indices, statuses) */
-static void count_wait_for_some(struct calling *call)
-{
-    int completed = integer_in(call, 3, 0);
-    count_waited(call, completed < 1 ? NONE_AWAITED : index_in(call, 4, 0), NO_PEER);
-}
-
 /* A test that follows one that failed continues its wait: it counts from the end of that one,
  * unless the thread did something else for longer in between. */
-static void count_test(struct calling *call, bool done, int index, int from)
+static void follow_test(struct calling *call, bool done)
 {
     bool quick = call->begin_ns - call->polled_ns < POLLING_NS;
     if (continues_polling(call))
@@ -245,6 +250,11 @@ static void count_test(struct calling *call, bool done, int index, int from)
         if (call->end_ns - polling.since_ns > LONG_POLLING_NS)
             stay_in_call(polling.since_ns);
     }
+}
+
+static void count_test(struct calling *call, bool done, int index, int from)
+{
+    follow_test(call, done);
     count_waited(call, done ? index : NONE_AWAITED, done ? from : NO_PEER);
 }
 
@@ -258,7 +268,7 @@ static void count_test_of_one(struct calling *call)
 /* (count, requests, flag, statuses) */
 static void count_test_of_all(struct calling *call)
 {
-    count_test(call, integer_in(call, 3, 0), -1, NO_PEER);
+    count_test(call, integer_in(call, 3, 0), ALL_AWAITED, NO_PEER);
 }
 
 /* (count, requests, index, flag, status) */
@@ -271,8 +281,8 @@ static void count_test_of_any(struct calling *call)
 /* (count, requests, completed, indices, statuses) */
 static void count_test_of_some(struct calling *call)
 {
-    int completed = integer_in(call, 3, 0);
-    count_test(call, completed > 0, completed > 0 ? index_in(call, 4, 0) : 0, NO_PEER);
+    follow_test(call, integer_in(call, 3, 0) > 0);
+    count_wait_for_some(call);
 }
 
 /* (from, tag, comm, flag, status) */
