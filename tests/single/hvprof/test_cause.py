@@ -186,6 +186,11 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
         # They had both cores themselves.
         (
             queued(even("allreduce", [9.4] * 4), [5.0] * 4, on_core_s=5.0, host_cores=2, yields=1),
+            *("ranks share cores", (), "4 ranks share 2 cores of a, and on average 3.3 of them"),
+        ),
+        # The same, and the others work for as long as each rank waits.
+        (
+            queued(even("allreduce", [6.5] * 4), [4.0] * 4, on_core_s=4.5, host_cores=2, yields=1),
             *("turns", (), "a different one each time"),
         ),
         # They slept, so other programs need not have had the cores.

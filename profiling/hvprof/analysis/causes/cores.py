@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.conditions import Condition
+from hvprof.analysis.waiting.call_costs import CallCost
 from hvprof.analysis.waiting.rank_time import RankTime
 from hvprof.model import RankRecording
 
@@ -53,8 +55,7 @@ def shortage(
     ranks: Mapping[int, RankRecording],
     times: Sequence[RankTime],
     known: Sequence[Condition],
-    *,
-    even: bool = False,
+    exchanges: Sequence[CallCost] = (),
 ) -> Shortage | None:
     """The shortage of cores that explains the run; None where there is none, or it is not known.
 
@@ -62,8 +63,10 @@ def shortage(
         ranks: by number.
         times: of the ranks.
         known: conditions of the machines.
-        even: no rank is late: if there are more ranks than cores, they wait for these.
+        exchanges: all calls, if no rank is late: where there are more ranks than cores, they want
+            these for the exchange, too.
     """
+    in_exchange_s = _in_exchange(times, exchanges)
     by_host: dict[str, list[RankTime]] = {}
     for one in times:
         by_host.setdefault(one.host, []).append(one)
@@ -74,17 +77,43 @@ def shortage(
         if quota:
             return Shortage(Kind.QUOTA, host, len(here), cores, condition=quota)
         if cores and all(one.busy is not None for one in here):
-            found = _crowd(host, here, cores, even) or _without(host, here, recorded, cores)
+            found = _crowd(host, here, cores, in_exchange_s) or _without(
+                host, here, recorded, cores
+            )
             if found:
                 return found
     return None
 
 
-def _crowd(host: str, here: Sequence[RankTime], cores: int, even: bool) -> Shortage | None:
+def _in_exchange(times: Sequence[RankTime], exchanges: Sequence[CallCost]) -> Mapping[int, float]:
+    """For how long each rank was in MPI and did not wait for what others do outside of it."""
+    calls_s, waits_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    for one in exchanges:
+        calls_s[one.rank] += one.cell.time_s
+        waits_s[one.rank] += one.wait_s
+    outside_s = sum(one.outside_s for one in times)
+    return {
+        one.rank: max(
+            min(calls_s[one.rank], one.mpi_s) - min(waits_s[one.rank], outside_s - one.outside_s),
+            0.0,
+        )
+        for one in times
+        if one.rank in calls_s
+    }
+
+
+def _crowd(
+    host: str, here: Sequence[RankTime], cores: int, in_exchange_s: Mapping[int, float]
+) -> Shortage | None:
     """More threads of the ranks want a core than the host has."""
     wanted = sum(one.busy or 0.0 for one in here)
     queued = max(one.queued_s / one.run_s for one in here)
-    least = _CROWDED_EVENLY if even and len(here) > cores else _CROWDED
+    least = _CROWDED
+    if in_exchange_s and len(here) > cores:
+        least = _CROWDED_EVENLY
+        # Where others have the cores, or ranks sleep, it is not the ranks that fill them.
+        if _saturate(here, cores):
+            wanted += sum(in_exchange_s.get(one.rank, 0.0) / one.run_s for one in here)
     if wanted <= least * cores or queued <= _QUEUED:
         return None
     threaded = sum(one.other_threads for one in here) > _MOST * wanted
@@ -92,6 +121,11 @@ def _crowd(host: str, here: Sequence[RankTime], cores: int, even: bool) -> Short
         return None
     kind = Kind.THREADS_SHARE_CORES if threaded else Kind.RANKS_SHARE_CORES
     return Shortage(kind, host, len(here), cores, wanted)
+
+
+def _saturate(here: Sequence[RankTime], cores: int) -> bool:
+    run_s = sum(one.run_s for one in here) / len(here)
+    return sum(one.cpu_s for one in here) > _SATURATED * cores * run_s
 
 
 def _without(
@@ -105,7 +139,7 @@ def _without(
     get: others have the rest of those that they could use.
     """
     run_s = sum(one.run_s for one in here) / len(here)
-    if len(here) > cores and sum(one.cpu_s for one in here) > _SATURATED * cores * run_s:
+    if len(here) > cores and _saturate(here, cores):
         return None
     own_s = [one.own_s for one in here]
     outside_s = [one.outside_s for one in here]

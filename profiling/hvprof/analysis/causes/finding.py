@@ -71,7 +71,7 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
     if kind in _LATE and (short := _late_without(ranks, times, late)):
         kind = short.kind
-    if kind in _ALL_THERE and (short := shortage(ranks, times, known, even=True)):
+    if kind in _ALL_THERE and (short := shortage(ranks, times, known, calls)):
         kind = short.kind
     unfinished = any(one.state == "unfinished" for one in recording.ranks)
     last = last_call(recording.ranks, sum(one.mpi_s for one in times))
