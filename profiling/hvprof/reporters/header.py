@@ -22,6 +22,7 @@ STEP_PARTS = {
     "other": "other_s",
 }
 _NAMED_RANKS = 16
+_COSTLY = 0.1
 _LIBRARY = 48
 
 
@@ -125,6 +126,7 @@ def warnings(recording: Recording) -> list[str]:
     if missing and recording.source != "timeline":
         found.append(f"warning: no recording of {_ranks(missing)}")
     found += _unfinished(recording.ranks)
+    found += _costly(recording.ranks)
     if dropped:
         found.append(f"warning: the histogram had no room for {counted(dropped, 'call')}")
     if unnamed:
@@ -133,6 +135,20 @@ def warnings(recording: Recording) -> list[str]:
             '"other", as their names had no room: name regions alike in every step'
         )
     return found
+
+
+def _costly(ranks: Sequence[RankRecording]) -> Iterator[str]:
+    """Recording that takes a large part of the run, unless ranks wait meanwhile."""
+    shares = [
+        one.recorder_cost_s * sum(cell.calls for cell in one.cells) / (end_s - one.start_unix_s)
+        for one in ranks
+        if (end_s := one.until_unix_s) and end_s > one.start_unix_s
+    ]
+    if (most := max(shares, default=0.0)) > _COSTLY:
+        yield (
+            f"warning: recording takes up to {100 * most:.0f} % of the run, as calls are many and "
+            "short: times without hvprof are shorter"
+        )
 
 
 def _unfinished(ranks: Sequence[RankRecording]) -> Iterator[str]:

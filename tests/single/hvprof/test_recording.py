@@ -29,6 +29,7 @@ from hvprof.machine import RunUsage
 from hvprof.model import Cell, Partner, RankRecording
 from hvprof.reporters.comparison import render
 from hvprof.reporters.formats.json_csv import as_json
+from hvprof.reporters.header import warnings
 from hvprof.reporters.terminal import terminal
 
 MIB = 2**20
@@ -119,9 +120,29 @@ def test_messages_by_partner_and_kernel_counters_are_read_as_written(tmp_path: P
     assert older.usage is None
     partners = (Partner(-1, "to", 1, 8, 0.5), Partner(1, "from", 3, 24, 1.5))
     usage = RunUsage(0.25, 1.0, 0.5, 3.0, 2.0, 0.75, 0.5, 10**9, 5, 2)
-    newer = dataclasses.replace(older, partners=partners, usage=usage)
+    waitall = dataclasses.replace(
+        older.cells[0],
+        operation="waitall",
+        low_bytes=0,
+        high_bytes=0,
+        message_bytes=0,
+        ended=6,
+        ended_bytes=10**12,
+    )
+    cells = (*older.cells, waitall)
+    newer = dataclasses.replace(older, cells=cells, partners=partners, usage=usage)
     write_rank(tmp_path, newer)
     assert hvprof.load(tmp_path).ranks[0] == newer
+
+
+def test_recording_that_takes_much_of_a_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rank-00000.hvprof").write_bytes(rank_file(0, [cell("test", 8, 3000, 1)]))
+    (rank,) = hvprof.load(tmp_path).ranks
+    for cost_s, said in ((1e-7, False), (1e-4, True)):
+        end_s = rank.start_unix_s + 1.0
+        one = dataclasses.replace(rank, recorder_cost_s=cost_s, end_unix_s=end_s)
+        found = warnings(hvprof.Recording(tmp_path, (one,)))
+        assert any("recording takes up to 30 % of the run" in text for text in found) == said
 
 
 def test_rows_keep_to_their_edges() -> None:
