@@ -1,6 +1,7 @@
 """Train a DistributedDataParallel model whose gradients are reduced in shared memory.
 
 Run it: hvd-launch run -np 2 -- python examples/ddp.py
+Or: torchrun --nproc-per-node 2 examples/ddp.py
 """
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
 
-dist.init_process_group("gloo", init_method="mpi://")  # rank and size are MPI's
+dist.init_process_group("gloo")  # mpirun alone needs init_method="mpi://"
 torch.manual_seed(1)
 network = torch.nn.Sequential(
     torch.nn.Linear(20, 200), torch.nn.Tanh(), torch.nn.Linear(200, 200), torch.nn.Linear(200, 1)

@@ -16,9 +16,11 @@ EXAMPLES = ROOT / "examples"
 BIN = Path(sys.executable).parent
 
 
-def run(script: Path) -> str:
-    """The script's own way to start it, as its docstring tells; returns what it prints."""
+def run(script: Path, start: str = "") -> str:
+    """Start it by `start`, or as its docstring tells; returns what it prints."""
     (command,) = re.findall(r"^Run it: (.+)$", (EXAMPLES / script.name).read_text(), re.MULTILINE)
+    if start:
+        command = f"{start} examples/{script.name}"
     words = command.replace(f"examples/{script.name}", str(script)).split()
     done = subprocess.run(
         words,
@@ -81,8 +83,9 @@ def test_a_planned_allreduce_sums_as_mpi_does() -> None:
 
 
 @pytest.mark.long
-def test_ddp_learns_in_shared_memory() -> None:
-    told = run(EXAMPLES / "ddp.py")
+@pytest.mark.parametrize("start", ["", "torchrun --standalone --nproc-per-node 2"])
+def test_ddp_learns_in_shared_memory(start: str) -> None:
+    told = run(EXAMPLES / "ddp.py", start)
     assert "reduced where they lie" in told
     first, last = map(float, re.findall(r"loss ([\d.]+)", told))
     assert last < first / 2
