@@ -132,29 +132,42 @@ class _Profiled:
             running.export_chrome_trace(str(path))
             events = json.loads(path.read_bytes())["traceEvents"]
         activities, steps = activities_of(events, self._marks)
-        calls = self._calls(steps[0][0], steps[-1][1]) if steps else b""
-        self._write(tuple(steps), tuple(activities), calls)
+        calls, lost_until_ns = self._calls(steps[0][0], steps[-1][1]) if steps else (b"", 0)
+        lost = sum(begin_ns < lost_until_ns for begin_ns, _ in steps)
+        if lost:
+            print(
+                f"hvprof: the timeline lacks {lost} of {len(steps)} steps, as later calls have "
+                "overwritten theirs: record fewer steps, or more calls with --trace N",
+                file=sys.stderr,
+            )
+        self._write(tuple(steps[lost:]), tuple(activities), calls, lost=lost)
 
-    def _calls(self, begin_ns: int, end_ns: int) -> bytes:
-        """The traced calls of these steps: later ones will overwrite them."""
+    def _calls(self, begin_ns: int, end_ns: int) -> tuple[bytes, int]:
+        """The traced calls of these steps, and until when the trace has lost calls, or 0.
+
+        Later calls will overwrite them, and may have done so.
+        """
         path = self._path()
         if path is None or not (trace := path.with_suffix(".trace")).exists():
-            return b""
+            return b"", 0
         calls = np.memmap(trace, "<i8", "r").reshape(-1, _CALL_BYTES // 8)[1:]
-        within = (calls[:, 0] > 0) & (calls[:, 2] >= begin_ns) & (calls[:, 1] <= end_ns)
-        return bytes(calls[within].tobytes())
+        calls = calls[calls[:, 0] > 0]
+        within = (calls[:, 2] >= begin_ns) & (calls[:, 1] <= end_ns)
+        # The trace has a call once it has ended, and counts from 1.
+        number, _, ended_ns = min(calls[:, :3].tolist(), default=(1, 0, 0))
+        return bytes(calls[within].tobytes()), ended_ns if number > 1 else 0
 
     def _path(self) -> Path | None:
         """The file of this rank's recording; None where the process is no recorded rank."""
         path: bytes | None = recorder().hvprof_rank_file()
         return Path(path.decode()) if path else None
 
-    def _write(self, *found: Any) -> None:
-        """Write the timeline, with the `found` steps, activities and calls."""
+    def _write(self, *found: Any, lost: int = 0) -> None:
+        """Write the timeline with the `found` steps, activities and calls; its first are lost."""
         path = self._path()
         if path is not None:
             rank = int(path.stem.removeprefix("rank-"))
-            timeline = Timeline(rank, self._first, self._last, self._seen, *found)
+            timeline = Timeline(rank, self._first + lost, self._last, self._seen, *found)
             write(path.with_suffix(SUFFIX), timeline)
 
     def _give_up(self, error: Exception) -> None:

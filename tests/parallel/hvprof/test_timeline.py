@@ -77,6 +77,17 @@ def test_what_a_program_marks_is_a_step(tmp_path: Path) -> None:
     assert {one.kind for one in divided} == {"optimizer"}
 
 
+def test_steps_whose_calls_were_overwritten_are_left_out(tmp_path: Path) -> None:
+    """A trace of 3 calls and regions holds less than a step's."""
+    folder = tmp_path / "run"
+    command = [*BY_TORCH, PROGRAM, "ddp", "5"]
+    done = run([*RECORD, "--gpu", "3-4", "--trace", "3", "-o", folder, "--", *command])
+    assert done.returncode == 0, done.stderr
+    assert "as later calls have overwritten theirs" in done.stderr
+    found = step_timelines(hvprof.load(folder))
+    assert found is None or {step.step for step in found.steps} == {4}
+
+
 def test_a_job_that_ends_before_leaves_what_it_has(tmp_path: Path) -> None:
     found, said = profiled(tmp_path / "some", "4-9", "ddp", 6)
     assert found is not None
