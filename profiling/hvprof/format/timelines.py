@@ -34,8 +34,8 @@ def load_timelines(recording: Recording) -> tuple[RankTimeline, ...]:
 
 
 def _load(recording: Recording, rank: RankRecording, shifts: Shifts) -> RankTimeline | None:
-    path = recording.rank_files[rank.rank].with_suffix(SUFFIX)
-    if not path.exists():
+    file = recording.rank_files.get(rank.rank)  # none of a recording that was made in memory
+    if file is None or not (path := file.with_suffix(SUFFIX)).exists():
         return None
     timeline = read(path)
     if timeline.rank != rank.rank:
