@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -103,6 +103,8 @@ class ProcessGrid:
             kernels run on the same blocks, but later. On GPUs this is measured for each layer,
             and off where it does not pay.
         ways: what was measured on GPUs, by layer and shapes; `explain` prints it.
+        on_halo: is told of each layer's halo: whether the interior is computed beneath it, and
+            whether that was measured; `plan` listens.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class ProcessGrid:
             )
         self.overlap = overlap
         self.ways: dict[Hashable, Any] = {}
+        self.on_halo: Callable[[bool, bool], None] | None = None
         self.sample_group, place = divmod(world.rank, self.shape.size)
         self.sample_groups = world.size // self.shape.size
         first = self.sample_group * self.shape.size

@@ -8,7 +8,7 @@ samples and grids of any size, on one processor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class LayerCost:
         saved_bytes: kept for backward.
         sent_bytes: to other ranks: halos, gathers, sums.
         messages: number of exchanges.
+        halo: "overlapped" with the interior or exchanged before the "whole" layer, "measured"
+            if GPUs did; "" without halos.
         parameter_bytes: of the layer's own parameters.
         gradient_bytes: sent to average their gradients over the ranks that share a sample.
         shares_filters: whether this rank has but some of the layer's filters.
@@ -53,6 +55,7 @@ class LayerCost:
     saved_bytes: int = 0
     sent_bytes: int = 0
     messages: int = 0
+    halo: str = ""
     parameter_bytes: int = 0
     gradient_bytes: int = 0
     shares_filters: bool = False
@@ -67,6 +70,7 @@ def dry_run(
     gather_before: Sequence[str] = (),
     split_filters: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
+    ways: Mapping[Hashable, Any] | None = None,
 ) -> list[LayerCost]:
     """Go through a forward pass as `rank` of `grid`.
 
@@ -78,6 +82,7 @@ def dry_run(
         gather_before: as `convert` takes it.
         split_filters: likewise.
         dtype: of the input; parameters keep their own.
+        ways: of a ProcessGrid, measured on GPUs.
 
     Returns:
         The layers in the order in which they begin; those that do nothing are left out.
@@ -88,6 +93,8 @@ def dry_run(
     ledger = _Ledger(grid)
     comm = _Counter(rank, grid.size, ledger)
     process_grid = ProcessGrid(*grid.axes, comm=comm, channels=grid.channels)
+    process_grid.ways.update(ways or {})
+    process_grid.on_halo = ledger.halo
     split = convert(
         _without_data(model),
         process_grid,
@@ -155,6 +162,11 @@ class _Ledger(TorchDispatchMode):
         if self.running:
             self.running[-1].sent_bytes += nbytes
             self.running[-1].messages += 1
+
+    def halo(self, overlaps: bool, measured: bool) -> None:
+        if self.running:
+            way = "overlapped" if overlaps else "whole"
+            self.running[-1].halo = way + " (measured)" * measured
 
     def save(self, tensor: Tensor) -> Tensor:
         """Count what autograd keeps, each piece of memory once."""

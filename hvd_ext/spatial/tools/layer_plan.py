@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -28,6 +29,8 @@ class LayerPlan:
         flops: by rank.
         sent_bytes: by rank: halos, gathers, sums.
         messages: exchanges of one rank.
+        halos: by rank, "overlapped" with the interior or exchanged before the "whole" layer, with
+            "(measured)" if GPUs did; "" without halos.
         saved_bytes: kept for backward, by rank.
         parameter_bytes: of the rank that has most.
         gradient_bytes: sent by a rank for the gradients of those.
@@ -42,6 +45,7 @@ class LayerPlan:
     flops: tuple[int, ...]
     sent_bytes: tuple[int, ...]
     messages: int
+    halos: tuple[str, ...]
     saved_bytes: tuple[int, ...]
     parameter_bytes: int
     gradient_bytes: int
@@ -75,10 +79,19 @@ def plan_layers(
     ranks: tuple[int, ...],
     gather_before: Sequence[str] = (),
     split_filters: Sequence[str] = (),
+    ways: Mapping[Hashable, Any] | None = None,
 ) -> list[LayerPlan]:
     """The work of the layers of a split model; arguments as of `dry_run`, for each rank."""
     by_rank = [
-        dry_run(model, shape, grid, rank, gather_before=gather_before, split_filters=split_filters)
+        dry_run(
+            model,
+            shape,
+            grid,
+            rank,
+            gather_before=gather_before,
+            split_filters=split_filters,
+            ways=ways,
+        )
         for rank in ranks
     ]
     return [_combined(layers) for layers in zip(*by_rank, strict=True)]
@@ -95,6 +108,7 @@ def _combined(layers: Sequence[LayerCost]) -> LayerPlan:
         tuple(layer.flops for layer in layers),
         tuple(layer.sent_bytes for layer in layers),
         max(layer.messages for layer in layers),
+        tuple(layer.halo for layer in layers),
         tuple(layer.saved_bytes for layer in layers),
         max(layer.parameter_bytes for layer in layers),
         max(layer.gradient_bytes for layer in layers),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.geometry.partition import coordinates_of
-from hvd_ext.spatial.grid import AXES, GridShape
+from hvd_ext.spatial.grid import AXES, GridShape, ProcessGrid
 from hvd_ext.spatial.layers.filters import layers_with_filters
 from hvd_ext.spatial.tools.layer_plan import LayerPlan, plan_layers
 from hvd_ext.spatial.tools.speeds import Speeds, measure_speeds
@@ -76,7 +77,9 @@ class Plan:
         return sum(layer.parameter_bytes for layer in self.layers)
 
     def __str__(self) -> str:
-        rows = [("layer", "kind", "output", "shard of it", "sent", "GFlop", "kept", "imbalance")]
+        rows = [
+            ("layer", "kind", "output", "shard of it", "halo", "sent", "GFlop", "kept", "imbalance")
+        ]
         for layer in self.layers:
             if not (layer.shape or layer.messages):
                 continue
@@ -94,6 +97,7 @@ class Plan:
                         else "replicated"
                     )
                     + shared,
+                    " / ".join(sorted({halo for halo in layer.halos if halo})),
                     format_bytes(max(layer.sent_bytes)) if layer.messages else "",
                     f"{max(layer.flops) / 1e9:.3f}" if any(layer.flops) else "",
                     format_bytes(max(layer.saved_bytes)),
@@ -103,7 +107,7 @@ class Plan:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if at < 4 else cell.rjust(width)
+                cell.ljust(width) if at < 5 else cell.rjust(width)
                 for at, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
@@ -135,7 +139,7 @@ class Plan:
 def plan(
     model: nn.Module,
     input_shape: Sequence[int],
-    grid: GridShape | None = None,
+    grid: GridShape | ProcessGrid | None = None,
     *,
     ranks: int | None = None,
     speeds: Speeds | None = None,
@@ -147,7 +151,8 @@ def plan(
     Args:
         model: not converted; stays as it is.
         input_shape: `(N, C, *space)` that one group of ranks works on.
-        grid: ranks that share a sample; None to have the best one for `ranks` found.
+        grid: ranks that share a sample; a ProcessGrid, to report what its GPUs measured; None to
+            have the best one for `ranks` found.
         ranks: how many, where no grid is given.
         speeds: measured by `measure_speeds()` if None.
         gather_before: as `convert` takes it; None to have the place found, if there is one.
@@ -155,7 +160,8 @@ def plan(
             exchange of their gradients included.
 
     Returns:
-        Time, bytes sent and memory of each layer; `str` makes a table of it.
+        Time, bytes sent and memory of each layer, and whether its interior is computed beneath its
+        halo: as GPUs measured, else by the interior's share; `str` makes a table of it.
 
     Raises:
         UsageError: neither or both of grid and ranks are given.
@@ -165,6 +171,8 @@ def plan(
         raise UsageError("plan takes either a grid or a number of ranks, to find the grid for")
     speeds = speeds or measure_speeds()
     shape = tuple(input_shape)
+    if isinstance(grid, ProcessGrid):
+        return _planned(model, shape, grid.shape, speeds, gather_before, split_filters, grid.ways)
     if grid is not None:
         return _planned(model, shape, grid, speeds, gather_before, split_filters)
     assert ranks is not None
@@ -200,9 +208,10 @@ def _planned(
     speeds: Speeds,
     gather_before: Sequence[str] | None,
     split_filters: Sequence[str] | None,
+    ways: Mapping[Hashable, Any] | None = None,
 ) -> Plan:
     def run(gathered: Sequence[str], shared: Sequence[str]) -> Plan:
-        return _dry_run(model, shape, grid, speeds, tuple(gathered), tuple(shared))
+        return _dry_run(model, shape, grid, speeds, tuple(gathered), tuple(shared), ways)
 
     best = run(gather_before or (), split_filters or ())
     if grid.size == 1:
@@ -270,6 +279,7 @@ def _dry_run(
     speeds: Speeds,
     gather_before: tuple[str, ...],
     split_filters: tuple[str, ...],
+    ways: Mapping[Hashable, Any] | None,
 ) -> Plan:
     axes = (*grid.axes, grid.channels)
     ranks = tuple(
@@ -280,5 +290,5 @@ def _dry_run(
             for at, parts in zip(coordinates_of(axes, rank), axes, strict=True)
         )
     )
-    layers = plan_layers(model, shape, grid, ranks, gather_before, split_filters)
+    layers = plan_layers(model, shape, grid, ranks, gather_before, split_filters, ways)
     return Plan(shape, grid, ranks, tuple(layers), gather_before, split_filters, speeds)

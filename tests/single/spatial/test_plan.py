@@ -9,7 +9,11 @@ from torch import nn
 from cosmoflow.model import CosmoFlow
 from hvd_ext import spatial
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial import GridShape, Speeds
+from hvd_ext.spatial import GridShape, ProcessGrid, Speeds
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
+from hvd_ext.spatial.exchange.device import gpu
+from hvd_ext.spatial.layers.windows import ways
 from hvd_ext.spatial.tools.plan import grids
 
 SPEEDS = Speeds(flops_per_s=1e12, bytes_per_s=1e10, latency_s=1e-6)
@@ -153,3 +157,42 @@ def test_speeds_are_measured() -> None:
     speeds = spatial.measure_speeds()
     assert 1e7 < speeds.flops_per_s < 1e15
     assert speeds.bytes_per_s > 1e6
+
+
+def two_convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(1, 1, 7))
+
+
+def test_the_plan_says_which_layers_overlap_their_halos_by_rule() -> None:
+    plan = spatial.plan(
+        *(two_convolutions(), (1, 1, 32, 32), GridShape(height=2)), speeds=SPEEDS, gather_before=()
+    )
+    # The last convolution owns 5 rows a rank, of which 3 or fewer need no halo.
+    found = {layer.name: layer.halos for layer in plan.layers if any(layer.halos)}
+    assert found == {"0": ("overlapped", "overlapped"), "2": ("whole", "whole")}, found
+    rows = {line.split()[0]: line for line in str(plan).splitlines()}
+    assert " overlapped " in rows["0"]
+    assert " whole " in rows["2"]
+
+
+def test_the_plan_of_a_grid_on_gpus_says_what_they_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape = (1, 1, 32, 32)
+
+    def run(comm: Communicator) -> ProcessGrid:
+        grid = ProcessGrid(height=2, comm=comm)
+        spatial.convert(two_convolutions(), grid)(spatial.scatter(torch.zeros(shape), grid))
+        return grid
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "is_on_gpu", lambda tensor: True)
+        # Each rank's own clock: the interior beneath the halo is slower.
+        patch.setattr(ways, "_best_s", lambda local, run: 2.0 - ("whole" in run.__name__))
+        grid, _ = emulator.run(2, run)
+    plan = spatial.plan(two_convolutions(), shape, grid, speeds=SPEEDS, gather_before=())
+    found = {layer.name: layer.halos[0] for layer in plan.layers if any(layer.halos)}
+    assert found == {"0": "whole (measured)", "2": "whole (measured)"}, found
+    # Another shape was not measured.
+    plan = spatial.plan(two_convolutions(), (1, 1, 48, 32), grid, speeds=SPEEDS, gather_before=())
+    assert next(layer.halos[0] for layer in plan.layers if layer.name == "0") == "overlapped"

@@ -68,10 +68,12 @@ def chosen(
         overlapped: computes the output.
         whole: likewise.
     """
-    if not x.grid.overlap or not gpu.is_on_gpu(x.local):
+    if not x.grid.overlap:
         return overlapped
     way = x.grid.ways.get(key)
     if way is None:
+        if not gpu.is_on_gpu(x.local):
+            return overlapped
         with torch.no_grad(), tuning():
             times = [_best_s(x.local, run) for run in (overlapped, whole)]
         # Sums are exact for one number of each rank among zeros.

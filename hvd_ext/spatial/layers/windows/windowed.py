@@ -113,6 +113,9 @@ def windowed(
         key = (places[:4], x.lead, x.dtype, shapes)
         layer = f"{tuple(x.shape)} to {outputs}, parameters {list(shapes)}, {x.dtype}"
         compute = chosen(x, key, layer, overlapped, whole)
+        if x.grid.on_halo:
+            overlaps = x.grid.overlap and compute is overlapped and plan.interior is not None
+            x.grid.on_halo(overlaps, key in x.grid.ways)
     local = compute()
     if keeps_layout and local.ndim == x.ndim:
         kept = layout(x.local)
