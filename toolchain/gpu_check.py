@@ -113,6 +113,19 @@ def measure_halos(check: Check, processes: int) -> None:
     check.results[f"halos_{processes}"] = json.loads(path.read_text())["halos"]
 
 
+def measure_steps(check: Check, processes: int) -> None:
+    """Steps of the mesh model, 2048 x 2048, and of CosmoFlow, 256^3, next to unsplit gradients."""
+    path = check.output / f"spatial_steps_np{processes}.json"
+    hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
+    program = ROOT / "tests" / "programs" / "spatial" / "gpu_steps.py"
+    # Its imports are the project's own folders.
+    paths = {"PYTHONPATH": str(ROOT)}
+    check.run(
+        f"spatial {processes}", 150, *hvd_launch, check.python, program, "cuda", path, **paths
+    )
+    check.results[f"spatial_steps_{processes}"] = json.loads(path.read_text())
+
+
 def train(check: Check, name: str) -> None:
     """A trainer on one GPU; images a second."""
     module, *arguments = TRAININGS[name]
@@ -175,7 +188,10 @@ def steps(part: str, has_horovod: bool) -> list[tuple[Any, ...]]:
     found: dict[str, list[tuple[Any, ...]]] = {
         "tests": [("tests/gpu", run_tests)],
         "exchange": [(f"exchange of {n}", measure_exchange, n) for n in (2, 4)],
-        "spatial": [(f"halos of {n}", measure_halos, n) for n in (2, 4)],
+        "spatial": [
+            *((f"halos of {n}", measure_halos, n) for n in (2, 4)),
+            *((f"split models by {n}", measure_steps, n) for n in (2, 4)),
+        ],
         "nodes": [("exchange of 4 on 2 nodes", measure_exchange, 4, 2)],
         "ddp": [(f"{e} by 2", train_together, 2, e) for e in ("ddp", "ddp+hvd_ext")],
         "horovod": together if has_horovod else [],

@@ -155,6 +155,13 @@ def table(results: dict[str, Any]) -> str:
             took = f"{found['exchange_ms']:.3f} ms, a copy of as many bytes"
             moved = f"{found['sent_bytes'] / 1e6:.2f} MB, {processes} processes"
             lines.append(f"| halo, {name}, {moved} | {took} {found['copy_ms']:.3f} ms |")
+        for name, found in results.get(f"spatial_steps_{processes}", {}).items():
+            lines.append(
+                f"| {name} split over {processes} processes | a step {found['step_ms']:.1f} ms, "
+                f"the host in exchanges for {found['host_share']:.1%} of it, "
+                f"{found['memory_bytes'] / 2**30:.2f} GiB a process; gradients differ by "
+                f"{found['error']:.1e}, noise {found['noise']:.1e} |"
+            )
     for name, rate in results.get("images_per_second", {}).items():
         lines.append(f"| {name} | {rate:.1f} images/s |")
     for processes, rate in results.get("samples_per_second", {}).items():

@@ -52,6 +52,12 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
             "cases": [summarize({**SAMPLES, "nccl": [0.001]}, "staged", 2, 1, 4096)],
         },
         "halos_2": {"mesh 1": {"exchange_ms": 0.02, "copy_ms": 0.01, "sent_bytes": 294_912}},
+        "spatial_steps_2": {
+            "mesh 2048x2048": {
+                **{"step_ms": 210.04, "host_share": 0.031, "memory_bytes": 3 * 2**30},
+                **{"error": 2e-5, "noise": 1e-6, "direct": True},
+            }
+        },
         "images_per_second": {"ResNet-50, fp32": 400.0},
         "samples_per_second": {"1": None, "2": 3.0},
     }
@@ -74,6 +80,8 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "| exchange of 0.004 MB, 2 processes | staged 0.500 ms, mpi 30.000 ms, copy 0.400 ms, nccl "
         "1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a copy's bandwidth |",
         "| halo, mesh 1, 0.29 MB, 2 processes | 0.020 ms, a copy of as many bytes 0.010 ms |",
+        "| mesh 2048x2048 split over 2 processes | a step 210.0 ms, the host in exchanges for "
+        "3.1% of it, 3.00 GiB a process; gradients differ by 2.0e-05, noise 1.0e-06 |",
         "| ResNet-50, fp32 | 400.0 images/s |",
         "| mesh 2K by 1, 5 GiB a process | does not fit |",
         "| mesh 2K by 2, 5 GiB a process | 3.00 samples/s |",
@@ -91,7 +99,8 @@ def test_each_part_can_be_run_alone(gpu_check: ModuleType) -> None:
         name for part in gpu_check.PARTS for name, *_ in gpu_check.steps(part, has_horovod=True)
     ]
     exchanges = [f"{what} of {count}" for what in ("exchange", "halos") for count in (2, 4)]
-    assert named[:6] == ["tests/gpu", *exchanges, "exchange of 4 on 2 nodes"]
+    exchanges += [f"split models by {count}" for count in (2, 4)]
+    assert named[:8] == ["tests/gpu", *exchanges, "exchange of 4 on 2 nodes"]
     assert len(set(named)) == len(named)
     assert gpu_check.steps("horovod", has_horovod=False) == []
 
