@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import hvd_ext.torch as hvd
 from cosmoflow.data import Universes
 from tests.conftest import Launch
 from tests.programs.spatial import spatial_memory
+from tests.support.spatial.families import FAMILIES, SOLID
 from tests.support.spatial.split_models import adam, build, cases, split, unsplit, worst
 
 MEMORY = Path(__file__).parents[2] / "programs" / "spatial" / "spatial_memory.py"
@@ -67,6 +69,14 @@ def test_a_unet_learns_by_adam_as_in_one_process() -> None:
     assert losses == pytest.approx(expected, rel=1e-12, abs=0)
 
 
+@pytest.mark.usefixtures("hvd")
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_that_users_split_train_as_unsplit(name: str) -> None:
+    first = 2 if name in SOLID else 1
+    check(name, {2: (first, 2 // first, 1), 4: (first, 2 // first, 2)}[hvd.size()])
+
+
 if SWEEP:  # a skipped test would start its ranks
 
     @pytest.mark.usefixtures("hvd")
@@ -93,3 +103,18 @@ def test_a_sample_that_does_not_fit_one_rank_is_trained_by_several(launch: Launc
         assert done.returncode == 0, done.stdout
         line = next(line for line in done.stdout.splitlines() if "losses" in line)
         assert [float(loss) for loss in line.split()[-2:]] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_program_that_measures_gpus_is_right_on_cpus(
+    launch: Launch, size: int, tmp_path: Path
+) -> None:
+    """Small models; no time is judged."""
+    out = tmp_path / "steps.json"
+    done = launch(size, [MEMORY.with_name("gpu_steps.py"), "cpu", str(out)])
+    assert done.returncode == 0, done.stdout
+    found = json.loads(out.read_text())
+    assert list(found) == ["mesh 64x64", "CosmoFlow 32^3"]
+    for figures in found.values():
+        assert 0 < figures["noise"] < 1e-4
+        assert 0 < figures["host_share"] < 1

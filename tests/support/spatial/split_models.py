@@ -14,6 +14,7 @@ from edsr.model import edsr
 from hvd_ext import spatial
 from mesh.model import Architecture, MeshModel
 from resnet.model import resnet50
+from tests.support.spatial.families import FAMILIES
 
 STEPS = 5
 
@@ -91,6 +92,9 @@ def cases(name: str, samples: int) -> Case:
             labels(10),
         ),
     }
+    if name in FAMILIES:
+        make, shape = FAMILIES[name]
+        return make, lambda output, _: output.square().mean(), noise(*shape[1:]), noise(1)
     return made[name]()
 
 
