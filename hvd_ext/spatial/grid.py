@@ -103,7 +103,7 @@ class ProcessGrid:
             kernels run on the same blocks, but later. On GPUs this is measured for each layer,
             and off where it does not pay.
         ways: what was measured on GPUs, by layer and shapes; `explain` prints it.
-        on_halo: is told of each layer's halo: whether the interior is computed beneath it, and
+        on_halo: called for each layer with a halo: whether the interior is computed beneath it, and
             whether that was measured; `plan` listens.
     """
 
