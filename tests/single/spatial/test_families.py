@@ -60,8 +60,11 @@ def test_what_merges_space_is_refused_or_takes_the_whole(
         emulator.run(2, run)
 
 
-@pytest.mark.parametrize(("name", "layer"), [("Wan", "encoder.2.resample.1"), ("CogVideoX", "")])
-def test_split_time_is_refused_by_name(name: str, layer: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "layer", "why"),
+    [("Wan", "encoder.2.resample.1", ""), ("CogVideoX", "first", "cat along dim 2")],
+)
+def test_split_time_is_refused_by_name(name: str, layer: str, why: str) -> None:
     make, shape = FAMILIES[name]
-    with pytest.raises(UnsupportedError, match=f"layer '{layer}"):
+    with pytest.raises(UnsupportedError, match=f"layer '{layer}.*{why}"):
         verify(make(), shape, GridShape(depth=2))
