@@ -109,6 +109,7 @@ static void note_sent(struct recorder *into, int to, int tag, int communicator, 
 /* The requests that this thread waits for, as they were before the wait took them away. */
 static _Thread_local struct {
     int all, count; /* the first of them are known */
+    MPI_Request requests[AWAITED];
     struct message of[AWAITED];
 } awaited;
 
@@ -116,8 +117,19 @@ static void note_awaited(int count, const MPI_Request *requests)
 {
     awaited.all = count;
     awaited.count = count < AWAITED ? count : AWAITED;
-    for (int i = 0; i < awaited.count; i++)
+    for (int i = 0; i < awaited.count; i++) {
+        awaited.requests[i] = requests[i];
         awaited.of[i] = message_of(requests[i]);
+    }
+}
+
+/* An awaited request is gone: MPI may give its handle to one that is no message. */
+static void forget_awaited(int index)
+{
+    uint64_t handle = (uint64_t)awaited.requests[index];
+    unsigned slot = slot_of(handle);
+    if (started[slot].handle == handle)
+        started[slot].handle = 0;
 }
 
 /* Requests that a wait found to have ended, and their payload. */

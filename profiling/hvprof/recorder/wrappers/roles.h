@@ -191,10 +191,21 @@ static void count_start(struct calling *call)
                       handle_in(call, REQUEST, operation->request, i));
 }
 
+/* Requests that have ended, but for persistent ones, whose handles stay. */
+static void forget_ended(struct calling *call)
+{
+    if (!call->operation->request)
+        return;
+    for (int i = 0; i < awaited.count; i++)
+        if (handle_in(call, REQUEST, call->operation->request, i) != awaited.requests[i])
+            forget_awaited(i);
+}
+
 static void count_waited(struct calling *call, int index, int from)
 {
     count_wait(call->into, call->operation, call->begin_ns, call->end_ns, index, from,
                ended_at(index));
+    forget_ended(call);
 }
 
 /* (count, requests, completed, indices, statuses) */
@@ -206,6 +217,7 @@ static void count_wait_for_some(struct calling *call)
         add_ended(&ended, index_in(call, 4, i));
     count_wait(call->into, call->operation, call->begin_ns, call->end_ns,
                completed > 0 ? index_in(call, 4, 0) : NONE_AWAITED, NO_PEER, ended);
+    forget_ended(call);
 }
 
 static void count_synchronization(struct calling *call)
