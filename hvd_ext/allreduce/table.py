@@ -21,8 +21,8 @@ from hvd_ext.units import format_bytes, format_seconds, plural
 
 # What a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-# What may carry gradients of GPUs: in a node its kernel over CUDA IPC, between nodes pinned memory
-# of the host, and NCCL in either.
+# Carriers of gradients of GPUs: in a node its kernel over CUDA IPC, between nodes pinned memory of
+# the host; NCCL may serve both.
 IPC, NCCL, STAGED = "ipc", "nccl", "staged"
 CARRIERS = (IPC, NCCL, STAGED)
 MEMORY_KINDS = ("host", "arena", "device")

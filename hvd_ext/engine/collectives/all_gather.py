@@ -111,7 +111,7 @@ def _pass_around(comm: MPI.Comm, nodes: int, rows: Sequence[_Row]) -> None:
     segments = -(-len(rows[0].memory) // _SEGMENT_BYTES)
     # In each turn rows that have come through as many nodes arrive, and others leave, on all nodes.
     turns = [(turn, number) for turn in range(1, nodes) for number in range(segments)]
-    # Of a short row each turn waits for the one before: a sleep would be longer than its message.
+    # With short rows each turn waits for the previous one: a sleep would outlast the message.
     wait = finish if segments > 1 else MPI.Request.Wait
     leaving: deque[MPI.Request] = deque()
 

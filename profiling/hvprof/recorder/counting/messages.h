@@ -123,7 +123,7 @@ static void note_awaited(int count, const MPI_Request *requests)
     }
 }
 
-/* An awaited request is gone: MPI may give its handle to one that is no message. */
+/* The awaited request has ended: MPI may reuse its handle for one that is not a message. */
 static void forget_awaited(int index)
 {
     uint64_t handle = (uint64_t)awaited.requests[index];
