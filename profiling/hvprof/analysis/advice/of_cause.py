@@ -84,9 +84,13 @@ _CHANGES = {
         "the hosts of the job",
         _lateness,
     ),
-    Kind.LATE_SENDER: _Change("Give {who} less work, or let it send earlier", _WORK, _lateness),
+    Kind.LATE_SENDER: _Change(
+        "Give {who} less work, let it send earlier, or see what delays it", _WORK, _lateness
+    ),
     Kind.LATE_RECEIVER: _Change(
-        "Give {who} less work, or let it post its receives earlier (MPI_Irecv)", _WORK, _lateness
+        "Give {who} less work, let it post its receives earlier (MPI_Irecv), or see what delays it",
+        _WORK,
+        _lateness,
     ),
     Kind.LATE_RANK: _Change("Give {who} less work, or see what delays it", _WORK, _lateness),
     Kind.APART: _Change(

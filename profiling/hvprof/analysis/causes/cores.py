@@ -20,6 +20,8 @@ _CROWDED_EVENLY = 0.5
 _MOST = 0.5
 # Ranks without a core for this share of the run have a cause outside of the program.
 _WITHOUT = 0.1
+# The share of the time in MPI that late ranks must explain.
+_EXPLAINS = 1 / 3
 # A rank that never sleeps is on a core, or waits for one, for this share of the run.
 _AWAKE = 0.9
 # More ranks than cores wait for each other where they take this share of the cores.
@@ -157,6 +159,10 @@ def _without(
     middle_s = (min(outside_s) + max(outside_s)) / 2
     late = tuple(one.rank for one in here if one.outside_s > middle_s)
     if max(outside_s) - min(outside_s) < _WITHOUT * run_s:
+        return None
+    # What the late ranks lack must explain what the others spend in MPI.
+    waited_s = max(outside_s) - _mean(outside_s)
+    if waited_s < _EXPLAINS * _mean(one.mpi_s for one in here):
         return None
     return late_without(here, late, cores, bound=bound)
 
