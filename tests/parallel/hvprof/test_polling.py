@@ -18,10 +18,10 @@ def test_polling_is_waiting_and_seldom_tests_are_not(tmp_path: Path) -> None:
         {cell.operation: cell.time_s for cell in rank.cells if cell.traffic == "data"}
         for rank in recording.ranks
     ]
-    assert spent_s[0]["test"] > 1.0
-    assert spent_s[1]["iprobe"] > 1.0
+    assert spent_s[0]["test"] > 0.5
+    assert spent_s[1]["iprobe"] > 0.5
     # Between its tests this one does something else.
-    assert spent_s[2]["test"] < 0.8
+    assert spent_s[2]["test"] < 0.5
     cause = Analysis(recording).cause
     assert cause is not None
     assert not {0, 1}.intersection(cause.ranks)
@@ -65,8 +65,7 @@ def test_a_call_waits_for_the_bytes_of_its_own_requests(tmp_path: Path) -> None:
     }
     assert waited["testany"] == (10, 80_000)
     assert waited["wait"] == (10, 80_000)
-    # Handles may share a place in the recorder's table.
-    assert waited["waitall"] == pytest.approx((204, 4 * 800_000 + 200 * 80), rel=0.1)
+    assert waited["waitall"] == (204, 4 * 800_000 + 200 * 80)
     assert waited["waitsome"] == (8, 8 * 4000)
     for rank in recording.ranks:
         assert not any(cell.message_bytes for cell in rank.cells if cell.ended)

@@ -13,7 +13,8 @@
 #include "../mpi/communicators.h"
 
 enum direction { NO_DIRECTION, TO, FROM };
-enum { STARTED = 4096, AWAITED = 64 };
+/* A library's requests lie at multiples of ALIGNED bytes, or are numbered. */
+enum { STARTED = 4096, ALIKE = 4, ALIGNED = 64, AWAITED = 64 };
 
 /* What a request is: none of a message where the direction is NO_DIRECTION. */
 struct message {
@@ -23,38 +24,50 @@ struct message {
     uint64_t bytes;
 };
 
-/* The request that was noted last under a handle's slot. Where two share a slot, or a thread
- * reads while another writes, a wait has no partner at worst. */
-static struct {
+/* The requests that were noted last, some for each hash of their handles. Where more share one, or
+ * a thread reads while another writes, a wait has no partner at worst. */
+static struct started {
     _Atomic uint64_t handle, what, bytes; /* what: direction, and communicator and peer plus 1 */
-} started[STARTED];
+} started[STARTED / ALIKE][ALIKE];
 
-static unsigned slot_of(uint64_t handle)
+static struct started *alike_to(uint64_t handle)
 {
-    return (unsigned)(handle * 0x9e3779b97f4a7c15u >> 32) % STARTED;
+    return started[(unsigned)(handle * 0x9e3779b97f4a7c15u >> 32) % (STARTED / ALIKE)];
+}
+
+/* Which of those with the same hash has a handle (0: is empty), or NULL. */
+static struct started *with_handle(struct started *alike, uint64_t handle)
+{
+    for (int i = 0; i < ALIKE; i++)
+        if (alike[i].handle == handle)
+            return &alike[i];
+    return NULL;
 }
 
 static void note_started(MPI_Request request, struct message message)
 {
     uint64_t handle = (uint64_t)request;
-    unsigned slot = slot_of(handle);
     uint64_t peer = message.peer < 0 ? 0 : (uint64_t)message.peer + 1;
-    started[slot].handle = 0;
-    started[slot].bytes = message.bytes;
-    started[slot].what =
-        (uint64_t)message.direction | (uint64_t)message.communicator << 8 | peer << 16;
-    started[slot].handle = handle;
+    struct started *alike = alike_to(handle), *place = with_handle(alike, handle);
+    if (!place)
+        place = with_handle(alike, 0);
+    if (!place)
+        place = &alike[handle / ALIGNED % ALIKE];
+    place->handle = 0;
+    place->bytes = message.bytes;
+    place->what = (uint64_t)message.direction | (uint64_t)message.communicator << 8 | peer << 16;
+    place->handle = handle;
 }
 
 static struct message message_of(MPI_Request request)
 {
     uint64_t handle = (uint64_t)request;
-    unsigned slot = slot_of(handle);
     struct message none = {NO_DIRECTION, 0, NO_PEER, 0};
-    if (started[slot].handle != handle)
+    struct started *place = with_handle(alike_to(handle), handle);
+    if (!place)
         return none;
-    uint64_t what = started[slot].what, bytes = started[slot].bytes;
-    if (started[slot].handle != handle)
+    uint64_t what = place->what, bytes = place->bytes;
+    if (place->handle != handle)
         return none;
     return (struct message){(enum direction)(what & 0xff), (int)(what >> 8 & 0xff),
                             (int)(what >> 16) - 1, bytes};
@@ -127,9 +140,9 @@ static void note_awaited(int count, const MPI_Request *requests)
 static void forget_awaited(int index)
 {
     uint64_t handle = (uint64_t)awaited.requests[index];
-    unsigned slot = slot_of(handle);
-    if (started[slot].handle == handle)
-        started[slot].handle = 0;
+    struct started *place = with_handle(alike_to(handle), handle);
+    if (place)
+        place->handle = 0;
 }
 
 /* Requests that a wait found to have ended, and their payload. */
