@@ -29,6 +29,8 @@ PIECE_BYTES = MIB
 # From here on a message is cut among a node's ranks. Below, what counts is how soon a message
 # arrives, and the MPI library's own collectives are used.
 RAILS_BYTES = 64 * KIB
+# So many are there before a sleep would be over.
+_SOON_BYTES = 256 * KIB
 
 
 class Levels:
@@ -138,33 +140,37 @@ def _shared(topology: Topology) -> tuple[MPI.Comm, MPI.Comm, NodeWindow]:
 
 
 class Transfers:
-    """Messages under way, between two ranks in the order in which they were begun."""
+    """Messages under way, between two ranks in the order in which they were begun.
+
+    Attributes:
+        bytes: of all that was begun since the last wait.
+    """
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._requests: list[MPI.Request] = []
-        self._bytes = 0
+        self.bytes = 0
 
     def send(self, part: Array, to: int) -> None:
         """Begin to send what must stay as it is until `wait`; nothing if it is empty."""
         self._requests += [self._comm.Isend(piece, to, TAG) for piece in _pieces(part)]
-        self._bytes += part.nbytes
+        self.bytes += part.nbytes
 
     def receive(self, part: Array, source: int) -> None:
         """Begin to receive as many bytes as were sent."""
         self._requests += [self._comm.Irecv(piece, source, TAG) for piece in _pieces(part)]
-        self._bytes += part.nbytes
+        self.bytes += part.nbytes
 
     def wait(self) -> None:
         """Wait for all that was begun; sleep meanwhile where that takes a while."""
         requests, self._requests = self._requests, []
-        if self._bytes < RAILS_BYTES:
+        if self.bytes <= _SOON_BYTES:
             for request in requests:
                 request.Wait()
         else:
             for request in requests:
                 wait(request)
-        self._bytes = 0
+        self.bytes = 0
 
 
 def _pieces(part: Array) -> Iterator[Array]:
