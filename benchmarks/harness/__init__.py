@@ -99,8 +99,10 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def _command() -> str:
-    """This process's command; without --json and --plot, which name files of this machine."""
+    """This process's command; without what names files and folders of this machine."""
     kept = sys.orig_argv[1:]
+    if "--ucc" in kept:
+        kept[kept.index("--ucc") + 1] = "PREFIX"
     for flag in ("--json", "--plot"):
         while flag in kept:
             del kept[kept.index(flag) : kept.index(flag) + 2]
