@@ -2,11 +2,11 @@
  *
  * A message is a list of runs of elements, one after the other. A run travels in one of
  * these formats, each padded to 4 bytes:
- *   RAW       float32 as it is
- *   BFLOAT16, FLOAT16   2 bytes an element, rounded to nearest even
- *   INT8      blocks of 256 elements: a float32 scale, then a byte an element
+ *   raw       float32 as it is
+ *   bfloat16, float16   2 bytes an element, rounded to nearest even
+ *   int8      blocks of 256 elements: a float32 scale, then a byte an element
  *
- * What INT8 rounds away is kept in a residual and is part of the next message (error
+ * What int8 rounds away is kept in a residual and is part of the next message (error
  * feedback: Karimireddy et al., ICML 2019). Every operation is rounded once and in a fixed
  * order (-ffp-contract=off, no sums across elements), so that all kinds of CPU get the
  * same bits. A block that holds NaN or infinity arrives as NaN.
@@ -22,11 +22,10 @@
 
 /* AHEAD: elements that are on their way from memory while a block is encoded. */
 enum { BLOCK = 256, AHEAD = 1024 };
-enum format { RAW, BFLOAT16, FLOAT16, INT8 };
 
 struct run {
     uint64_t begin, count; /* elements, from the start of the message's part */
-    int32_t format;
+    int32_t format; /* in FORMATS */
     int32_t unused;
 };
 
@@ -94,76 +93,62 @@ VECTOR static void decode_int8(const char *in, uint64_t count, float *to, int ad
     }
 }
 
-#define DEFINE_HALF(NAME, NARROW, WIDEN)                                                      \
-    VECTOR static void encode_##NAME(const float *x, float scale, uint64_t count,             \
-                                     uint16_t *out) {                                         \
-        for (uint64_t i = 0; i < count; i++) out[i] = NARROW(x[i] * scale);                   \
-    }                                                                                         \
-    VECTOR static void decode_##NAME(const uint16_t *in, uint64_t count, float *to, int add) { \
-        if (add)                                                                              \
-            for (uint64_t i = 0; i < count; i++) to[i] += WIDEN(in[i]);                       \
-        else                                                                                  \
-            for (uint64_t i = 0; i < count; i++) to[i] = WIDEN(in[i]);                        \
-    }
-
-DEFINE_HALF(bfloat16, to_bfloat, from_bfloat)
-DEFINE_HALF(float16, to_half, from_half)
-
-VECTOR static void scale_float(const float *x, float scale, uint64_t count, float *out) {
-    for (uint64_t i = 0; i < count; i++) out[i] = x[i] * scale;
+static uint64_t bytes_int8(uint64_t count) {
+    const uint64_t last = count % BLOCK, block = sizeof(float) + BLOCK;
+    return count / BLOCK * block + (last ? sizeof(float) + padded(last) : 0);
 }
 
-VECTOR static void add_float(const float *x, uint64_t count, float *to) {
-    for (uint64_t i = 0; i < count; i++) to[i] += x[i];
-}
+/* A format in which each element is stored by itself. */
+#define DEFINE_PLAIN(NAME, STORED, NARROW, WIDEN)                                              \
+    VECTOR static void encode_##NAME(const float *x, float scale, float *residual,             \
+                                     uint64_t count, char *out) {                              \
+        (void)residual;                                                                        \
+        for (uint64_t i = 0; i < count; i++) ((STORED *)out)[i] = NARROW(x[i] * scale);        \
+    }                                                                                          \
+    VECTOR static void decode_##NAME(const char *in, uint64_t count, float *to, int add) {     \
+        const STORED *from = (const STORED *)in;                                               \
+        if (add)                                                                               \
+            for (uint64_t i = 0; i < count; i++) to[i] += WIDEN(from[i]);                      \
+        else                                                                                   \
+            for (uint64_t i = 0; i < count; i++) to[i] = WIDEN(from[i]);                       \
+    }                                                                                          \
+    static uint64_t bytes_##NAME(uint64_t count) { return padded(count * sizeof(STORED)); }
 
-static uint64_t run_bytes(const struct run *run) {
-    switch (run->format) {
-    case RAW: return run->count * sizeof(float);
-    case INT8: {
-        const uint64_t last = run->count % BLOCK, block = sizeof(float) + BLOCK;
-        return run->count / BLOCK * block + (last ? sizeof(float) + padded(last) : 0);
-    }
-    default: return padded(run->count * sizeof(uint16_t));
-    }
-}
+#define SAME(x) (x)
+DEFINE_PLAIN(raw, float, SAME, SAME)
+DEFINE_PLAIN(bfloat16, uint16_t, to_bfloat, from_bfloat)
+DEFINE_PLAIN(float16, uint16_t, to_half, from_half)
+
+#define ROW(NAME) {bytes_##NAME, encode_##NAME, decode_##NAME}
+/* By the numbers of formats.py. */
+static const struct {
+    uint64_t (*bytes)(uint64_t count);
+    void (*encode)(const float *x, float scale, float *residual, uint64_t count, char *out);
+    void (*decode)(const char *in, uint64_t count, float *to, int add);
+} FORMATS[] = {ROW(raw), ROW(bfloat16), ROW(float16), ROW(int8)};
 
 /* How long the message of these runs is. */
 uint64_t codec_bytes(const struct run *runs, uint64_t n_runs) {
     uint64_t bytes = 0;
-    for (uint64_t i = 0; i < n_runs; i++) bytes += run_bytes(&runs[i]);
+    for (uint64_t i = 0; i < n_runs; i++) bytes += FORMATS[runs[i].format].bytes(runs[i].count);
     return bytes;
 }
 
 /* Write the message of scale * x + residual, and leave in the residual what it does not say.
- * Without a residual (NULL) no run may be INT8. */
+ * Without a residual (NULL) no run may be int8. */
 void codec_encode(const struct run *runs, uint64_t n_runs, const float *x, float scale,
                   float *residual, char *out) {
-    for (uint64_t i = 0; i < n_runs; out += run_bytes(&runs[i]), i++) {
-        const struct run run = runs[i];
-        const float *from = x + run.begin;
-        switch (run.format) {
-        case RAW: scale_float(from, scale, run.count, (float *)out); break;
-        case BFLOAT16: encode_bfloat16(from, scale, run.count, (uint16_t *)out); break;
-        case FLOAT16: encode_float16(from, scale, run.count, (uint16_t *)out); break;
-        case INT8: encode_int8(from, scale, residual + run.begin, run.count, out); break;
-        }
+    for (const struct run *run = runs; run < runs + n_runs; run++) {
+        float *kept = residual ? residual + run->begin : NULL;
+        FORMATS[run->format].encode(x + run->begin, scale, kept, run->count, out);
+        out += FORMATS[run->format].bytes(run->count);
     }
 }
 
 /* Write the elements of a message, or add them to what is there. */
 void codec_decode(const struct run *runs, uint64_t n_runs, const char *in, float *to, int add) {
-    for (uint64_t i = 0; i < n_runs; in += run_bytes(&runs[i]), i++) {
-        const struct run run = runs[i];
-        float *here = to + run.begin;
-        switch (run.format) {
-        case RAW:
-            if (add) add_float((const float *)in, run.count, here);
-            else memcpy(here, in, run.count * sizeof(float));
-            break;
-        case BFLOAT16: decode_bfloat16((const uint16_t *)in, run.count, here, add); break;
-        case FLOAT16: decode_float16((const uint16_t *)in, run.count, here, add); break;
-        case INT8: decode_int8(in, run.count, here, add); break;
-        }
+    for (const struct run *run = runs; run < runs + n_runs; run++) {
+        FORMATS[run->format].decode(in, run->count, to + run->begin, add);
+        in += FORMATS[run->format].bytes(run->count);
     }
 }

@@ -17,7 +17,7 @@ class Format:
 
     Attributes:
         name: as `compression=` takes it.
-        number: in codec.c's enum format.
+        number: in codec.c's FORMATS.
         has_residual: what is rounded away becomes part of the next step's gradient.
         about: what a user should know.
         item_bytes: of each element in a message.
