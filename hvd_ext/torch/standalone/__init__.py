@@ -4,6 +4,10 @@ hvd_ext.torch.horovods takes them in place of Horovod's. Collectives are negotia
 Horovod's are (negotiation.py). Requests that only Horovod serves are refused by name (refused.py).
 """
 
+# ruff: noqa: F401 (all of it is exported)
+
+import inspect
+
 from hvd_ext.torch.standalone.collectives import (
     allgather_async,
     alltoall_async,
@@ -12,12 +16,8 @@ from hvd_ext.torch.standalone.collectives import (
     broadcast_async_,
     grouped_allgather_async,
 )
-from hvd_ext.torch.standalone.compression import (
-    Compression,
-)
-from hvd_ext.torch.standalone.coordinator import (
-    HorovodInternalError,
-)
+from hvd_ext.torch.standalone.compression import Compression
+from hvd_ext.torch.standalone.coordinator import HorovodInternalError
 from hvd_ext.torch.standalone.differentiable import (
     allgather,
     allreduce,
@@ -28,12 +28,7 @@ from hvd_ext.torch.standalone.differentiable import (
     grouped_reducescatter,
     reducescatter,
 )
-from hvd_ext.torch.standalone.handles import (
-    barrier,
-    join,
-    poll,
-    synchronize,
-)
+from hvd_ext.torch.standalone.handles import barrier, join, poll, synchronize
 from hvd_ext.torch.standalone.objects import (
     allgather_object,
     broadcast_object,
@@ -72,14 +67,7 @@ from hvd_ext.torch.standalone.reducing import (
     reducescatter_async,
     sparse_allreduce_async,
 )
-from hvd_ext.torch.standalone.reductions import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-)
+from hvd_ext.torch.standalone.reductions import Adasum, Average, Max, Min, Product, Sum
 from hvd_ext.torch.standalone.refused import (
     DistributedOptimizer,
     ProcessSet,
@@ -89,75 +77,10 @@ from hvd_ext.torch.standalone.refused import (
     start_timeline,
     stop_timeline,
 )
-from hvd_ext.torch.standalone.sync_batch_norm import (
-    SyncBatchNorm,
-)
+from hvd_ext.torch.standalone.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "synchronize",
+    name
+    for name, value in globals().items()
+    if not name.startswith("_") and not inspect.ismodule(value)
 ]
