@@ -22,7 +22,7 @@ from hvd_ext.torch.standalone.handles import (
     next_name,
     on_host,
     require_all_ranks,
-    synchronize,
+    waited_for,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
 from hvd_ext.torch.standalone.transfers import broadcast, exchange
@@ -68,15 +68,7 @@ def broadcast_async_(
     return _broadcast(host, tensor, root_rank, name, process_set, in_place=True)
 
 
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: Any = global_process_set,
-) -> torch.Tensor:
-    """Give every rank the root's tensor, in place, and wait for it."""
-    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
-    return result
+broadcast_ = waited_for(broadcast_async_)
 
 
 def alltoall_async(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 
@@ -15,6 +16,7 @@ from hvd_ext.torch.standalone.coordinator import JOIN, Request
 from hvd_ext.torch.standalone.negotiation import Run
 from hvd_ext.torch.standalone.refused import needs_horovod
 
+P = ParamSpec("P")
 GiveBack = Callable[[Any], Any]
 _numbers = itertools.count()
 _under_way: dict[int, Future[Any]] = {}
@@ -65,6 +67,16 @@ def synchronize(handle: int) -> Any:
     with _shown.pop(handle, nullcontext()):
         result = None if future is None else future.result()
     return result if give_back is None else give_back(result)
+
+
+def waited_for(begin: Callable[P, int]) -> Callable[P, Any]:
+    """The collective that `begin` begins, to be called for its result."""
+
+    @functools.wraps(begin)
+    def run(*arguments: P.args, **options: P.kwargs) -> Any:
+        return synchronize(begin(*arguments, **options))
+
+    return run
 
 
 def barrier(process_set: Any = ranks.global_process_set) -> None:

@@ -19,6 +19,7 @@ from hvd_ext.torch.standalone.handles import (
     on_host,
     require_all_ranks,
     synchronize,
+    waited_for,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
 from hvd_ext.torch.standalone.reductions import (
@@ -61,20 +62,7 @@ def allreduce_async_(
     return _reduce("allreduce", [tensor], name, op, factors, process_set, in_place=True)
 
 
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = global_process_set,
-) -> torch.Tensor:
-    """Reduce a tensor over all ranks, in place, and wait for it."""
-    op, factors = _choose_op(op, average), (prescale_factor, postscale_factor)
-    handle = _reduce("allreduce", [tensor], name, op, factors, process_set, in_place=True)
-    result: torch.Tensor = synchronize(handle)
-    return result
+allreduce_ = waited_for(allreduce_async_)
 
 
 def grouped_allreduce_async(
@@ -107,22 +95,7 @@ def grouped_allreduce_async_(
     )
 
 
-def grouped_allreduce_(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Any = global_process_set,
-) -> tuple[torch.Tensor, ...]:
-    """Reduce tensors over all ranks, as one collective and in place, and wait for it."""
-    op, factors = _choose_op(op, average), (prescale_factor, postscale_factor)
-    handle = _reduce(
-        "allreduce", tensors, name, op, factors, process_set, grouped=True, in_place=True
-    )
-    results: tuple[torch.Tensor, ...] = synchronize(handle)
-    return results
+grouped_allreduce_ = waited_for(grouped_allreduce_async_)
 
 
 def reducescatter_async(
