@@ -6,38 +6,24 @@ promise that for ordinary writes.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-
 from hvd_ext.shm.library import load_library
 
 
 def raise_flag(address: int) -> None:
     """Raise the flag, a byte, at an address of this process."""
-    load()[0](address)
+    load_library().flag_raise(address)
 
 
 def is_raised(address: int) -> bool:
     """Whether the flag at an address of this process is raised."""
-    return bool(load()[1](address))
+    return bool(load_library().flag_is_raised(address))
 
 
 def write_word(address: int, number: int) -> None:
     """Write a number of 64 bits at an address of this process."""
-    load()[2](address, number)
+    load_library().word_write(address, number)
 
 
 def read_word(address: int) -> int:
     """The number of 64 bits at an address of this process."""
-    return int(load()[3](address))
-
-
-@functools.cache
-def load() -> tuple[ctypes._NamedFuncPointer, ...]:
-    """The functions that write and read a flag, and those that write and read a number.
-
-    Raises:
-        WindowError: the library that has them cannot be loaded.
-    """
-    library = load_library()
-    return library.flag_raise, library.flag_is_raised, library.word_write, library.word_read
+    return int(load_library().word_read(address))

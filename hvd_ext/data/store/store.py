@@ -22,7 +22,8 @@ from hvd_ext.data.store.budget import rank_budget
 from hvd_ext.data.store.exchange import TAGS, RecordExchange, said, why
 from hvd_ext.data.store.owners import NO_OWNER, Owners
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.shm.flags import is_raised, load, raise_flag
+from hvd_ext.shm.flags import is_raised, raise_flag
+from hvd_ext.shm.library import load_library
 from hvd_ext.shm.regions import WindowError, map_regions
 from hvd_ext.units import format_bytes
 
@@ -281,7 +282,7 @@ def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
     problem = ""
     try:
         map_regions(node, _HEADER_BYTES)
-        load()
+        load_library()
     except WindowError as error:
         problem = str(error)
     problems = [text for text in comm.allgather(problem) if text]
