@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
@@ -31,18 +31,10 @@ from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
+if TYPE_CHECKING:
+    from hvd_ext.torch.reduction.protocol import Reduces
+
 log = logging.getLogger("hvd_ext")
-
-
-class Joinable(Protocol):
-    """An optimizer's gradients, as join and shutdown need them; as of Reducer."""
-
-    number: int
-    join_refusal: str | None
-
-    def leave_step(self) -> None: ...
-    def take_part(self) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -65,7 +57,7 @@ class _Job:
     begun: BegunSteps | None = None
     made: int = 0
     join_refusal: str | None = None
-    reducers: WeakValueDictionary[int, Joinable] = field(default_factory=WeakValueDictionary)
+    reducers: WeakValueDictionary[int, Reduces] = field(default_factory=WeakValueDictionary)
     rounds: WeakSet[Rounds] = field(default_factory=WeakSet)
 
 
@@ -144,7 +136,7 @@ def begun_steps() -> BegunSteps | None:
     return _job.begun
 
 
-def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
+def add(reducer: Reduces, rounds: Rounds | None = None) -> None:
     """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds.
 
     Collective, as making an optimizer is.
