@@ -9,12 +9,12 @@ meanwhile the next buckets are reduced within the node.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvd_ext.arena.inter_node import Channels
+from hvd_ext.arena.protocol import Arena
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import CommEvent, emit
@@ -25,7 +25,7 @@ from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mpi4py import MPI
 
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 
-class HostArena:
-    """An Arena in the memory that the ranks of a node share.
-
-    Attributes:
-        data: this rank's gradients as an array of uint8, all zero at first.
-    """
+class HostArena(Arena):
+    """An Arena in the memory that the ranks of a node share, all zero at first."""
 
     # Regions of the window, each with a place for every element.
     _REGIONS = 1
@@ -102,7 +98,6 @@ class HostArena:
             )
             for b in layout.buckets
         ]
-        self._channels: Channels | None = None
         if not self._local:
             self._channels = Channels(
                 topology,
@@ -133,9 +128,6 @@ class HostArena:
     def _make_window(self, node: MPI.Comm) -> NodeWindow:
         return NodeWindow(node, self._REGIONS * self.layout.total_bytes)
 
-    def enter_thread(self) -> None:
-        """Any thread will do."""
-
     def ready(self, index: int) -> None:
         now_s = time.monotonic()
         for there in self._tickets.make_ready(index):
@@ -143,14 +135,6 @@ class HostArena:
         self._window.ready(self._tickets.of(index))
 
     def reduce(self, index: int) -> None:
-        """Reduce this rank's shard of bucket `index`; buckets come in their order.
-
-        On several nodes the shard is then on its way, and this returns.
-
-        Raises:
-            StallError: ranks of this node did not arrive in time, or ended. Ranks of
-                other nodes are the watchdog's, which ends the job.
-        """
         bucket, exchange = self.layout.buckets[index], self._exchanges[index]
         ticket = self._tickets.of(index)
         start_s = time.monotonic()
@@ -187,11 +171,6 @@ class HostArena:
         self._channels.take(index, publish)
 
     def finish(self) -> None:
-        """Wait until every rank has reduced its shard of every bucket.
-
-        Raises:
-            StallError: as `reduce` does.
-        """
         if not self.layout.buckets:
             return
         ticket = self._tickets.finish(len(self.layout.buckets))
@@ -206,34 +185,9 @@ class HostArena:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
         return [exchange.shard_bytes for exchange in self._exchanges]
 
-    def drain(self) -> list[Array | None]:
-        """Sum over the nodes what was rounded away and not sent yet; collective.
-
-        Between two rounds. Each node keeps an equal part.
-
-        Returns:
-            The sums for this rank's shard of each bucket; None where nothing is kept.
-        """
-        if self._channels is None:
-            return [None] * len(self.layout.buckets)
-        with self._watched():
-            return self._channels.drain()
-
-    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
-        """Have this node send its part of what was drained, for bucket `index`.
-
-        Args:
-            index: of the bucket.
-            of_parameters: the sums, whole and in the order of memory; of others there is none.
-        """
-        if self._channels is not None:
-            self._channels.keep(index, of_parameters)
-
     def explain(self) -> str:
-        """Say how buckets are reduced, and why."""
         if self._size == 1:
             return "1 rank: nothing is exchanged"
         how = "each its shard straight from its peers' memory"
@@ -245,22 +199,13 @@ class HostArena:
         return f"{text}\n{self._channels.explain()}"
 
     def close(self) -> None:
-        """Stop the threads, after what is on its way; the memory goes with the last reference.
-
-        Ranks of other nodes that are late for it are the watchdog's.
-        """
         self._leave()
         if self._channels:
             self._channels.close()
 
     def hurry(self, within_s: float) -> bool:
-        """Have the job ended, and who is late named, where `close` takes longer than this.
-
-        Returns:
-            Whether MPI must not end before `close` did.
-        """
         self._leave()
-        return self._channels is not None and self._channels.hurry(within_s)
+        return super().hurry(within_s)
 
     def _leave(self) -> None:
         """Have the node's ranks that come to a later exchange not wait for this one."""
@@ -281,6 +226,3 @@ class HostArena:
         report, self._report = self._report, None
         if report is not None:
             report(longer_s)
-
-    def _watched(self) -> AbstractContextManager[None]:
-        return self._channels.watched() if self._channels else nullcontext()

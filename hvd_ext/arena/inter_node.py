@@ -193,7 +193,6 @@ class Channels:
         return totals
 
     def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
-        """As HostArena.keep."""
         residual, (begin_bytes, _) = self.residuals[index], self._parts[index]
         if residual is None:
             return
@@ -272,7 +271,6 @@ class Channels:
         self._lease.give_back()
 
     def hurry(self, within_s: float) -> bool:
-        """As an Arena's."""
         self._watchdog.hurry(within_s)
         return True
 

@@ -1,17 +1,20 @@
-"""The interface that a reducer needs of an arena, wherever its memory is."""
+"""The interface that a reducer needs of an arena, and the parts that every arena has."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hvd_ext.allreduce.operations import Array
+    from hvd_ext.arena.inter_node import Channels
     from hvd_ext.arena.layout import Layout
 
 
-class Arena(Protocol):
+class Arena(ABC):
     """Gradient memory of one layout, and the exchange of its buckets.
 
     Every rank makes it with the same layout. In each round, `ready` says which data is in place,
@@ -20,27 +23,32 @@ class Arena(Protocol):
 
     Attributes:
         layout: what lies where.
+        data: this rank's memory, `layout.total_bytes` of uint8, for `from_dlpack`.
     """
 
     layout: Layout
+    data: Any
+    _channels: Channels | None = None  # between the nodes, where there are several
 
-    @property
-    def data(self) -> Any:
-        """This rank's memory, `layout.total_bytes` of uint8, for `from_dlpack`."""
-
-    def enter_thread(self) -> None:
+    def enter_thread(self) -> None:  # noqa: B027 (any thread will do, for some)
         """Called first on each thread that calls `reduce`."""
 
+    @abstractmethod
     def ready(self, index: int) -> None:
         """Say that this rank's gradients of the buckets up to `index` are there."""
 
+    @abstractmethod
     def reduce(self, index: int) -> None:
         """Reduce this rank's shard of bucket `index`; buckets come in their order.
 
+        On several nodes the shard is then on its way, and this returns.
+
         Raises:
-            StallError: ranks did not arrive in time, or ended.
+            StallError: ranks of this node did not arrive in time, or ended. Ranks of
+                other nodes are the watchdog's, which ends the job.
         """
 
+    @abstractmethod
     def finish(self) -> None:
         """Wait until every rank has reduced its shard of every bucket.
 
@@ -49,6 +57,7 @@ class Arena(Protocol):
         """
 
     @property
+    @abstractmethod
     def shards(self) -> list[tuple[int, int]]:
         """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
 
@@ -60,6 +69,10 @@ class Arena(Protocol):
         Returns:
             The sums for this rank's shard of each bucket; None where nothing is kept.
         """
+        if self._channels is None:
+            return [None] * len(self.layout.buckets)
+        with self._watched():
+            return self._channels.drain()
 
     def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
         """Have this node send its part of what was drained, for bucket `index`.
@@ -68,19 +81,28 @@ class Arena(Protocol):
             index: of the bucket.
             of_parameters: the sums, whole and in the order of memory; of others there is none.
         """
+        if self._channels is not None:
+            self._channels.keep(index, of_parameters)
 
+    @abstractmethod
     def explain(self) -> str:
         """Say how buckets are reduced, and why."""
 
+    @abstractmethod
     def close(self) -> None:
         """Stop the threads, after what was started; the memory goes with the last reference.
 
-        To be called on the thread that calls `reduce`.
+        To be called on the thread that calls `reduce`. Ranks of other nodes that are late for it
+        are the watchdog's.
         """
 
     def hurry(self, within_s: float) -> bool:
         """Have the job ended, and who is late named, where `close` takes longer than this.
 
         Returns:
-            Whether the program must not end before `close` did.
+            Whether the program, and MPI, must not end before `close` did.
         """
+        return self._channels is not None and self._channels.hurry(within_s)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._channels is None else self._channels.watched()

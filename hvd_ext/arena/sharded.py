@@ -78,7 +78,6 @@ class ShardedArena(HostArena):
         self._give(self._of_parameters)
 
     def explain(self) -> str:
-        """Say how the largest bucket is reduced, and why."""
         return f"{super().explain()}\nsharded: a rank updates its shard of the parameters"
 
     def _give(self, exchanges: Sequence[NodeExchange]) -> None:

@@ -21,8 +21,8 @@ Run on one GPU that processes share, not yet on several or on several nodes: doc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
+from hvd_ext.arena.protocol import Arena
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
@@ -47,7 +48,6 @@ from hvd_ext.shm.window import NodeWindow
 from hvd_ext.units import MIB, counted
 
 if TYPE_CHECKING:
-    from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
@@ -66,11 +66,10 @@ _RAILS = {STAGED: "cuda_ipc and pinned memory", NCCL: "cuda_ipc and nccl"}
 _LEAVING = 2**63  # a ticket after all others
 
 
-class DeviceArena:
+class DeviceArena(Arena):
     """An Arena in device memory.
 
-    After
-    `finish` the results are there for whatever is queued on the stream that is current
+    After `finish` the results are there for whatever is queued on the stream that is current
     then; the host has waited for the other ranks' hosts, not for any GPU.
 
     Attributes:
@@ -165,6 +164,7 @@ class DeviceArena:
                 self._nccl,
                 [index for index, carrier in enumerate(self.carriers) if carrier == NCCL],
             )
+            self._channels = self._between.channels
         self._tickets = Tickets()
         self._times = GpuTimes(self._runtime)
         self._ready_s = [0.0] * len(layout.buckets)
@@ -276,23 +276,10 @@ class DeviceArena:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """As HostArena's."""
         return [
             (first * _VECTOR_BYTES, (first + count) * _VECTOR_BYTES)
             for first, count in self._shards
         ]
-
-    def drain(self) -> list[Array | None]:
-        """As HostArena's."""
-        if self._between is None:
-            return [None] * len(self.layout.buckets)
-        with self._watched():
-            return self._between.channels.drain()
-
-    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
-        """As HostArena's."""
-        if self._between is not None:
-            self._between.channels.keep(index, of_parameters)
 
     def explain(self) -> str:
         text = (
@@ -334,8 +321,8 @@ class DeviceArena:
         if self._closed:
             return
         self._closed = True
-        if self._between is not None:
-            self._between.channels.close()
+        if self._channels is not None:
+            self._channels.close()
         with self._on_device():
             self._times.report()
         # In the middle of a round the others must not mistake this for work that is done.
@@ -349,11 +336,8 @@ class DeviceArena:
         self._close_peers()
 
     def hurry(self, within_s: float) -> bool:
-        """As an Arena's; within a node `close` waits for some seconds only."""
-        return True if self._between is None else self._between.channels.hurry(within_s)
-
-    def _watched(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._between is None else self._between.channels.watched()
+        # Within a node `close` waits for some seconds only.
+        return self._channels is None or self._channels.hurry(within_s)
 
     def _prepare(self, device: int, handles: list[Handles], rank: int) -> None:
         """Open the peers' memory, and compile the kernel."""
