@@ -119,6 +119,7 @@ def _work(model: str, nodes: int, rounds: int) -> None:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.table import BUILT_IN, NCCL, usual_carrier
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.cuda import carriers, nccl
     from hvd_ext.arena.cuda.arena import carried_by
     from hvd_ext.arena.cuda.self_check import prove
@@ -137,10 +138,10 @@ def _work(model: str, nodes: int, rounds: int) -> None:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     start_s = time.perf_counter()
-    given = topology, device.index, stream, BUILT_IN, _TIMEOUT_S
+    given = ArenaConfig(topology, BUILT_IN, _TIMEOUT_S), device.index, stream
     prove(*given)
     self_check_s = time.perf_counter() - start_s
-    table = carriers.prepare(*given)
+    table = carriers.prepare(*given).table
     if reason := nccl.refusal(topology, device.index):
         left_out["nccl"] = reason
     _start_gloo()
@@ -267,6 +268,7 @@ def _arena(
     import torch
     from torch.utils.dlpack import from_dlpack
 
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
     from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 
@@ -276,7 +278,8 @@ def _arena(
     ]
     plan = layout_by_size(specs, BUCKET_BYTES)
     scale = 1 / topology.world.size
-    arena = DeviceArena(topology, plan, scale, _TIMEOUT_S, device.index, stream, table)
+    config = ArenaConfig(topology, table, _TIMEOUT_S)
+    arena = DeviceArena(config, plan, scale, device.index, stream)
     memory = from_dlpack(arena.data)
     views = {
         slot.parameter: memory[slot.offset_bytes : slot.offset_bytes + 4 * slot.count]

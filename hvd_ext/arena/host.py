@@ -16,9 +16,7 @@ import numpy as np
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.arena.tickets import Tickets
-from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
@@ -30,9 +28,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.operations import Array
-    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.layout import Layout
-    from hvd_ext.job.topology import Topology
 
 
 class HostArena(Arena):
@@ -45,45 +42,37 @@ class HostArena(Arena):
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         layout: Layout,
         scale: float,
-        table: Table,
-        timeout_s: float,
-        format: Format = NONE,
         between_nodes: bool = True,
         in_tree_order: bool = False,
-        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Make the window; collective over the world.
 
         Args:
-            topology: nodes and ranks; homogeneous.
+            config: how it exchanges.
             layout: the buckets.
             scale: what every element of a sum is multiplied by.
-            table: names the algorithm between nodes, by the size of a shard.
-            timeout_s: how long ranks are waited for.
-            format: in which float32 travels between nodes.
             between_nodes: whether sums are over all nodes, or within each.
             in_tree_order: whether the order of a sum is the same however the ranks are divided
                 among nodes; ranks are then a power of two, and no gradients are of 16 bits.
-            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
         """
-        self.layout = layout
+        self.layout, topology = layout, config.topology
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._nodes, self._ranks = topology.cross.size if between_nodes else 1, topology.node.size
         self._size = self._nodes * self._ranks
         self._window = on_every_rank(topology, lambda: self._make_window(topology.node))
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
-        limit_s = timeout_s if self._local else NO_LIMIT_S
-        self._monitored = topology.monitor(limit_s, "a gradient exchange", setting)
+        limit_s = config.timeout_s if self._local else NO_LIMIT_S
+        self._monitored = topology.monitor(limit_s, "a gradient exchange", config.setting)
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
-        coding_scales = self._ranks == 1 and not self._local and format.is_coded
+        coding_scales = self._ranks == 1 and not self._local and config.format.is_coded
         self._in_tree_order = in_tree_order
         # What is scaled once, behind the whole sum, is rounded alike on any number of nodes.
         scales_late = in_tree_order and not self._local
@@ -100,17 +89,13 @@ class HostArena(Arena):
         ]
         if not self._local:
             self._channels = Channels(
-                topology,
+                config,
                 "arena",
                 layout.buckets,
                 self.shards,
                 [self.data[begin:end] for begin, end in self.shards],
-                table,
-                format,
-                timeout_s,
                 scale if coding_scales or scales_late else 1.0,
                 in_tree_order,
-                setting,
             )
         self._tickets = Tickets()
         self._titles = [

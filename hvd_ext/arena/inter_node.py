@@ -28,7 +28,6 @@ from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
-from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.waiting import until
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.units import format_bytes, format_seconds
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.layout import Bucket, Span
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
+    from hvd_ext.arena.layout import Bucket
 
 CHANNELS = 2
 
@@ -53,42 +52,38 @@ class Channels:
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         purpose: str,
         buckets: Sequence[Bucket],
         shards: Sequence[tuple[int, int]],
         memories: Sequence[Array],
-        table: Table,
-        format: Format,
-        timeout_s: float,
         scale: float = 1.0,
         in_tree_order: bool = False,
-        setting: str = STALL_TIMEOUT,
         met: Collection[int] = (),
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
         Args:
-            topology: nodes and ranks; homogeneous.
+            config: how it exchanges; an exchange that takes longer than `timeout_s` ends the job,
+                and names who is late.
             purpose: part of its communicators' names.
             buckets: what the shards are of.
             shards: this rank's part [begin, end) of each bucket, in bytes of the arena.
             memories: of these parts, as uint8.
-            table: names the algorithm for what travels as it is, by the size of a shard.
-            format: in which float32 travels.
-            timeout_s: how long an exchange may take before the job ends, and who is late is named.
             scale: what sums in tree order, and those of float32 in a format that is coded, are
                 multiplied by.
             in_tree_order: as HostArena's.
-            setting: of `timeout_s`, for errors.
             met: buckets whose ranks only meet here, all of them in order: another carrier sums
                 their shards then, whose memories here are empty.
         """
+        topology, format = config.topology, config.format
         cross = [topology.cross] * CHANNELS
         self._lease = topology.borrow(purpose, *cross, topology.world)
         *comms, world = self._lease.comms
         self._comms = comms
-        self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s, setting=setting)
+        self._watchdog = Watchdog(
+            topology, world, self._lease.uses, config.timeout_s, setting=config.setting
+        )
         self.residuals: list[Array | None] = []
         self._coded: list[Coded | LowRank] = []
         self._rounds = 0
@@ -97,11 +92,12 @@ class Channels:
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Work] = []
         self._channel_of: list[int] = []
-        self._buckets, self._parts, self._table, self._format = buckets, shards, table, format
+        self._buckets, self._parts = buckets, shards
+        self._table, self._format = config.table, format
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._nodes, self._ranks = topology.cross.size, topology.node.size
         self._in_tree_order = in_tree_order
-        for index, (bucket, (begin, end)) in enumerate(zip(buckets, shards, strict=True)):
+        for index, (bucket, part) in enumerate(zip(buckets, shards, strict=True)):
             shard = memories[index].view(DTYPES[bucket.dtype].stored_as)
             channel = 0 if index in met else index % CHANNELS
             comm, residual = comms[channel], None
@@ -109,7 +105,7 @@ class Channels:
             if index in met:
                 call = functools.partial(_meet, comm)
             elif in_tree_order:
-                algorithm = tree_algorithm(_named(topology, bucket, table))
+                algorithm = tree_algorithm(choose(*self._asked(bucket)))
                 call = prepare_tree_sum(algorithm, comm, shard, scale)
             elif DTYPES[bucket.dtype].dtype_class == "half":
                 call = prepare_half(comm, shard, bucket.dtype)
@@ -118,15 +114,12 @@ class Channels:
                     residual = np.zeros(len(shard), np.float32)
                 if format.rank:
                     assert residual is not None
-                    elements = parts(bucket, (begin, end))
-                    call = self._low_rank(
-                        topology, comm, elements, begin, shard, residual, table, format.rank
-                    )
+                    call = self._low_rank(comm, bucket, part, shard, residual)
                 else:
-                    runs = _runs(bucket, (begin, end), format)
-                    call = prepare_coded(comm, shard, runs, residual, scale)
+                    call = prepare_coded(comm, shard, _runs(bucket, part, format), residual, scale)
             else:
-                call = self._prepare(topology, comm, bucket, shard, table)
+                algorithm = choose(*self._asked(bucket))
+                call = prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
             if isinstance(call, (Coded, LowRank)):
                 self._coded.append(call)
             self._shards.append(shard)
@@ -134,41 +127,35 @@ class Channels:
             self._channel_of.append(channel)
             self.residuals.append(residual)
 
-    @staticmethod
+    def _asked(self, bucket: Bucket) -> tuple[Table, Group, int, str]:
+        """The arguments of `choose` for the shards of a bucket."""
+        # By the longest shard of the bucket, so that ranks with one a little shorter choose alike.
+        longest_bytes = -(-bucket.message_bytes // self._ranks)
+        dtype_class = DTYPES[bucket.dtype].dtype_class
+        return self._table, Group.between(self._nodes), longest_bytes, dtype_class
+
     def _low_rank(
-        topology: Topology,
-        comm: MPI.Comm,
-        elements: Sequence[tuple[Span, int, int]],
-        begin: int,
-        shard: Array,
-        residual: Array,
-        table: Table,
-        rank: int,
+        self, comm: MPI.Comm, bucket: Bucket, part: tuple[int, int], shard: Array, residual: Array
     ) -> LowRank:
-        found = [
-            cut((span.offset_bytes - begin) // 4 + first, first, end - first, span.columns, rank)
-            for span, first, end in elements
-        ]
-        at = [(span.offset_bytes - begin) // 4 for span, _, _ in elements]
+        rank, between = self._format.rank, Group.between(self._nodes)
+        elements, matrices = [], []
+        for span, first, end in parts(bucket, part):
+            at = (span.offset_bytes - part[0]) // 4
+            elements.append((at + first, at + end))
+            if matrix := cut(at + first, first, end - first, span.columns, rank):
+                matrices.append(matrix)
         return LowRank(
             shard,
             residual,
-            [(a + first, a + end) for a, (_, first, end) in zip(at, elements, strict=True)],
-            [matrix for matrix in found if matrix],
+            elements,
+            matrices,
             rank,
-            topology.cross.size,
+            self._nodes,
             lambda message: prepare(
-                choose(table, Group.between(topology.cross.size), message.nbytes, "float"),
+                choose(self._table, between, message.nbytes, "float"),
                 *(comm, message, OPERATIONS["sum"]),
             ),
         )
-
-    @staticmethod
-    def _prepare(
-        topology: Topology, comm: MPI.Comm, bucket: Bucket, shard: Array, table: Table
-    ) -> Work:
-        algorithm = _named(topology, bucket, table)
-        return prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
 
     def drain(self) -> list[Array | None]:
         """Sum the residuals over the nodes, and leave each an equal part; collective.
@@ -217,13 +204,10 @@ class Channels:
             said = f"{self._format.name}: {after} for {before} of this rank's shards"
             return f"between nodes: {said}\nbetween nodes: {self._explain_coding()}"
         largest = max(self._buckets, key=lambda bucket: bucket.message_bytes)
-        longest_bytes = -(-largest.message_bytes // self._ranks)
-        dtype_class = DTYPES[largest.dtype].dtype_class
-        of_shard = self._table, Group.between(self._nodes), longest_bytes, dtype_class
         if self._in_tree_order:
-            chosen = tree_algorithm(choose(*of_shard))
+            chosen = tree_algorithm(choose(*self._asked(largest)))
             return f"between nodes, the longest shard: {chosen}, in tree order"
-        return f"between nodes, the longest shard: {explain(*of_shard)}"
+        return f"between nodes, the longest shard: {explain(*self._asked(largest))}"
 
     def _explain_coding(self) -> str:
         """Say what coding took, and how much of the last sums' length is not sent yet."""
@@ -273,14 +257,6 @@ class Channels:
     def hurry(self, within_s: float) -> bool:
         self._watchdog.hurry(within_s)
         return True
-
-
-def _named(topology: Topology, bucket: Bucket, table: Table) -> str:
-    """The algorithm that the table names for the shards of a bucket."""
-    # By the longest shard of the bucket, so that ranks with one a little shorter choose alike.
-    longest = -(-bucket.message_bytes // topology.node.size)
-    dtype_class = DTYPES[bucket.dtype].dtype_class
-    return choose(table, Group.between(topology.cross.size), longest, dtype_class)
 
 
 def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:

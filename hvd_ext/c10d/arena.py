@@ -10,7 +10,6 @@ import torch
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Bucket, Layout, Span
 from hvd_ext.c10d.window import StorageWindow, pages
-from hvd_ext.compression.formats import Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up
 from hvd_ext.tensors import dtype_name
@@ -19,8 +18,7 @@ from hvd_ext.units import format_bytes
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.table import Table
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.shm.window import NodeWindow
 
 
@@ -48,34 +46,25 @@ class BucketArena(HostArena):
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         described: Sequence[Bucket],
         buffers: Sequence[torch.Tensor],
         shared: bool,
-        table: Table,
-        timeout_s: float,
-        format: Format,
-        setting: str,
     ) -> None:
         """Share or make the memory; collective.
 
         Args:
-            topology: nodes and ranks; homogeneous.
+            config: how it exchanges.
             described: the buckets, the same on every rank.
             buffers: this rank's, 1-D.
             shared: whether to share these themselves.
-            table: names the algorithm between nodes.
-            timeout_s: how long ranks are waited for.
-            format: in which float32 travels between nodes.
-            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if some cannot share memory.
         """
         self.described, self.buffers, self.shared = tuple(described), tuple(buffers), shared
         layout = lay_out(described, pages if shared else align_up)
-        scale = 1.0 / topology.world.size
-        super().__init__(topology, layout, scale, table, timeout_s, format, setting=setting)
+        super().__init__(config, layout, 1.0 / config.topology.world.size)
         self._addresses = [buffer.data_ptr() for buffer in buffers]
         self._copies = [self._view(bucket) for bucket in layout.buckets]
 

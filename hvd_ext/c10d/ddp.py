@@ -7,6 +7,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_ext import variables
+from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import SERVED
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
@@ -66,7 +68,8 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
                 "every rank"
             )
     exchange = Exchange(
-        *(topology, ddp_model.process_group, format, limit_s, setting),
+        ArenaConfig(topology, read_table(topology.world), limit_s, format, setting),
+        ddp_model.process_group,
         device=device.index if on_gpu else None,
         refusal=next((said for *_, said in asked if said), ""),
     )

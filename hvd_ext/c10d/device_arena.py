@@ -15,10 +15,8 @@ from hvd_ext.tensors import current_stream
 if TYPE_CHECKING:
     import torch
 
-    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.layout import Bucket
-    from hvd_ext.compression.formats import Format
-    from hvd_ext.job.topology import Topology
 
 
 class DeviceBucketArena(DeviceArena):
@@ -33,26 +31,18 @@ class DeviceBucketArena(DeviceArena):
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         described: Sequence[Bucket],
         buffers: Sequence[torch.Tensor],
         device: int,
-        table: Table,
-        timeout_s: float,
-        format: Format,
-        setting: str,
     ) -> None:
         """Make the memory; collective.
 
         Args:
-            topology: nodes and ranks; homogeneous.
+            config: how it exchanges.
             described: the buckets, the same on every rank.
             buffers: this rank's, 1-D.
             device: ordinal of the GPU that they are on.
-            table: names the algorithm between nodes.
-            timeout_s: how long ranks are waited for.
-            format: in which float32 travels between nodes.
-            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank, if the GPUs' memory cannot be shared.
@@ -61,8 +51,7 @@ class DeviceBucketArena(DeviceArena):
         # The kernel sums whole vectors: what pads a bucket is zero on every rank.
         layout = lay_out(described, align_up, padded=True)
         stream = partial(current_stream, device)
-        scale = 1.0 / topology.world.size
-        super().__init__(topology, layout, scale, timeout_s, device, stream, table, format, setting)
+        super().__init__(config, layout, 1.0 / config.topology.world.size, device, stream)
         self._sources = [buffer.data_ptr() for buffer in buffers]
 
     def is_known(self, index: int, buffer: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.carriers import prepare
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.c10d.arena import BucketArena, describe
@@ -30,7 +31,6 @@ from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
 from hvd_ext.job.closing import close_later
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
-from hvd_ext.job.topology import Topology
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.tensors import current_stream
 
@@ -50,30 +50,24 @@ class Exchange:
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         group: dist.ProcessGroup,
-        format: Format,
-        timeout_s: float,
-        setting: str,
         device: int | None = None,
         refusal: str = "",
     ) -> None:
         """Exchange nothing yet; collective.
 
         Args:
-            topology: the group's nodes and ranks.
+            config: how arenas of the group's ranks exchange; their nodes may differ in size.
             group: DDP's, which serves where ranks cannot share memory.
-            format: in which float32 travels between nodes.
-            timeout_s: how long ranks are waited for.
-            setting: of that time, for errors.
             device: ordinal of the GPU that gradients are on; None: the CPU.
             refusal: why DDP's group is to serve, the same on every rank, or empty.
         """
-        self._topology, self._group = topology, group
-        self._format, self._timeout_s, self._setting = format, timeout_s, setting
+        self._config, self._group = config, group
+        self._topology, self._format = config.topology, config.format
         self._device = device
         self._arena: BucketArena | DeviceBucketArena | None = None
-        if not topology.homogeneous:
+        if not config.topology.homogeneous:
             refusal = refusal or "nodes have different numbers of ranks"
         self._shared = device is None and not refusal
         self._why_copied = self._why_not = ""
@@ -86,7 +80,6 @@ class Exchange:
         self._buffers: list[torch.Tensor] = []
         self._futures: list[Any] = []
         self._new: list[Bucket] = []
-        self._table = read_table(topology.world)
 
     def explain(self) -> str:
         """The way in which gradients are exchanged, and the reason, in text."""
@@ -220,18 +213,11 @@ class Exchange:
                 self._give_way(str(error))
 
     def _make(self, described: Sequence[Bucket], format: Format) -> BucketArena | DeviceBucketArena:
-        topology, table, timeout_s = self._topology, self._table, self._timeout_s
+        config = replace(self._config, format=format)
         if self._device is None:
-            return BucketArena(
-                *(topology, described, self._buffers, self._shared, table, timeout_s, format),
-                self._setting,
-            )
-        stream = partial(current_stream, self._device)
-        table = prepare(topology, self._device, stream, table, timeout_s)
-        return DeviceBucketArena(
-            *(topology, described, self._buffers, self._device, table, timeout_s, format),
-            self._setting,
-        )
+            return BucketArena(config, described, self._buffers, self._shared)
+        config = prepare(config, self._device, partial(current_stream, self._device))
+        return DeviceBucketArena(config, described, self._buffers, self._device)
 
     def _give_way(self, reason: str) -> None:
         """Copy buckets that cannot be shared, and leave those that cannot be copied to DDP."""
@@ -255,7 +241,8 @@ class Exchange:
         Raises:
             StallError: ranks did not reach this in time; names them.
         """
-        return self._topology.allgather(mine, self._timeout_s, "a gradient exchange", self._setting)
+        within_s, setting = self._config.timeout_s, self._config.setting
+        return self._topology.allgather(mine, within_s, "a gradient exchange", setting)
 
 
 def _fits(arena: BucketArena | DeviceBucketArena, bucket: Any) -> bool:

@@ -37,10 +37,9 @@ from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.arena.tickets import Tickets
-from hvd_ext.compression.formats import NONE, Format
+from hvd_ext.compression.formats import NONE
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, listening
-from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
@@ -48,7 +47,7 @@ from hvd_ext.shm.window import NodeWindow
 from hvd_ext.units import MIB, counted
 
 if TYPE_CHECKING:
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
 SERVED = ("float32", "float16", "bfloat16")  # those of reduce.cu
@@ -79,38 +78,29 @@ class DeviceArena(Arena):
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         layout: Layout,
         scale: float,
-        timeout_s: float,
         device: int,
         current_stream: Callable[[], int],
-        table: Table = BUILT_IN,
-        format: Format = NONE,
-        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Make the memory and open the peers'; collective over the world.
 
         Args:
-            topology: nodes and ranks; homogeneous.
+            config: how it exchanges.
             layout: the buckets, of SERVED dtypes.
             scale: what every element of a sum is multiplied by.
-            timeout_s: how long ranks are waited for.
             device: ordinal of this rank's GPU in this process.
             current_stream: address of the stream in which the calling thread makes and
                 reads gradients.
-            table: names the algorithm between nodes, by the size of a shard; and the carrier of
-                each bucket in a node.
-            format: in which float32 travels between nodes.
-            setting: of `timeout_s`, for errors.
 
         Raises:
             WindowError: on every rank alike, if the GPUs' memory cannot be shared.
         """
-        self.layout = layout
+        self.layout, topology = layout, config.topology
         self._device, self._rank = device, topology.node.rank
-        limit_s = timeout_s if topology.one_node else NO_LIMIT_S
-        self._monitored = topology.monitor(limit_s, "a gradient exchange", setting)
+        limit_s = config.timeout_s if topology.one_node else NO_LIMIT_S
+        self._monitored = topology.monitor(limit_s, "a gradient exchange", config.setting)
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
@@ -132,35 +122,31 @@ class DeviceArena(Arena):
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
-        self._topology, self._table = topology, table
+        self._config, self._topology = config, topology
         self._usual = usual_carrier(topology.nodes)
-        self.carriers = [self._carrier(bucket, format) for bucket in layout.buckets]
+        self.carriers = [self._carrier(bucket) for bucket in layout.buckets]
         self._nccl: nccl.Communicator | None = None
         if NCCL in self.carriers:
-            self._nccl = nccl.communicator(topology, device, timeout_s)
+            self._nccl = nccl.communicator(topology, device, config.timeout_s)
         if self._nccl is None:
             self.carriers = [self._usual] * len(layout.buckets)
         self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
-            coding_scales = topology.node.size == 1 and format.is_coded
+            coding_scales = topology.node.size == 1 and config.format.is_coded
             if coding_scales:
                 self._scales = [
                     np.float32(1.0 if bucket.dtype == "float32" else scale)
                     for bucket in layout.buckets
                 ]
             self._between = BetweenNodes(
-                topology,
+                config,
                 layout.buckets,
                 self.shards,
                 self._addresses,
                 device,
                 self._stream,
-                table,
-                timeout_s,
-                format,
                 scale if coding_scales else 1.0,
-                setting,
                 self._nccl,
                 [index for index, carrier in enumerate(self.carriers) if carrier == NCCL],
             )
@@ -294,13 +280,13 @@ class DeviceArena(Arena):
             text += f"\n{self._between.channels.explain()}, through pinned memory of the host"
         return f"{text}\nbetween nodes: {self._explain_carriers()}"
 
-    def _carrier(self, bucket: Bucket, format: Format) -> str:
+    def _carrier(self, bucket: Bucket) -> str:
         """Look up the carrier; NCCL rounds 16 bits at each sum, and knows no format."""
         topology, dtype_class = self._topology, DTYPES[bucket.dtype].dtype_class
-        if topology.world.size == 1 or dtype_class != "float" or format is not NONE:
+        if topology.world.size == 1 or dtype_class != "float" or self._config.format is not NONE:
             return self._usual
         situation = (topology.nodes, topology.node.size, "device", bucket.message_bytes)
-        return NCCL if self._table.choose(*situation, dtype_class) == NCCL else self._usual
+        return NCCL if self._config.table.choose(*situation, dtype_class) == NCCL else self._usual
 
     def _explain_carriers(self) -> str:
         if reason := nccl.refusal(self._topology, self._device):
@@ -310,10 +296,10 @@ class DeviceArena(Arena):
         by_nccl = self.carriers.count(NCCL)
         largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes)
         of_largest = (self._topology.nodes, self._topology.node.size, "device")
-        named = self._table.choose(*of_largest, largest.message_bytes)
+        named = self._config.table.choose(*of_largest, largest.message_bytes)
         if named not in (self._usual, NCCL):
             return "NCCL was not compared: no row of the table is for device memory"
-        reason = self._table.explain(*of_largest, largest.message_bytes)
+        reason = self._config.table.explain(*of_largest, largest.message_bytes)
         return f"{counted(by_nccl, 'bucket')} by NCCL; the largest: {reason}"
 
     def close(self) -> None:

@@ -15,11 +15,9 @@ from hvd_ext.shm.regions import on_every_rank
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
-    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.cuda.nccl import Communicator
     from hvd_ext.arena.layout import Bucket
-    from hvd_ext.compression.formats import Format
-    from hvd_ext.job.topology import Topology
 
 # cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until it comes.
 _HOST_EVENT_FLAGS = 0x01 | 0x02
@@ -38,34 +36,26 @@ class BetweenNodes:
 
     def __init__(
         self,
-        topology: Topology,
+        config: ArenaConfig,
         buckets: Sequence[Bucket],
         shards: Sequence[tuple[int, int]],
         addresses: Sequence[int],
         device: int,
         reducing: Any,
-        table: Table,
-        timeout_s: float,
-        format: Format,
         scale: float,
-        setting: str,
         nccl: Communicator | None,
         by_nccl: Collection[int],
     ) -> None:
         """Make the memory and the channels; collective over the world.
 
         Args:
-            topology: nodes and ranks.
+            config: as DeviceArena's.
             buckets: of the arena.
             shards: as DeviceArena's.
             addresses: where the memory of each of the node's ranks begins.
             device: ordinal of this rank's GPU.
             reducing: the stream in which shards are reduced.
-            table: as DeviceArena's, and so on.
-            timeout_s: likewise.
-            format: likewise.
             scale: what float32 is multiplied by where it is coded.
-            setting: of `timeout_s`, for errors.
             nccl: this rank's rail.
             by_nccl: buckets that it sums.
 
@@ -73,22 +63,12 @@ class BetweenNodes:
             WindowError: on every rank, if one has no pinned memory.
         """
         self._shards, self._addresses = shards, addresses
-        self._device, self._rank = device, topology.node.rank
+        self._device, self._rank = device, config.topology.node.rank
         self._reducing = reducing
         self._nccl, self._by_nccl = nccl, by_nccl
-        self._memories = on_every_rank(topology, self._pinned)
+        self._memories = on_every_rank(config.topology, self._pinned)
         self.channels = Channels(
-            topology,
-            "arena",
-            buckets,
-            self._shards,
-            self._memories,
-            table,
-            format,
-            timeout_s,
-            scale,
-            setting=setting,
-            met=by_nccl,
+            config, "arena", buckets, shards, self._memories, scale, met=by_nccl
         )
 
     def _pinned(self) -> list[Array]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
 from hvd_ext.arena.cuda.self_check import prove
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
+from hvd_ext.compression.formats import NONE
 from hvd_ext.errors import HvdExtError
 from hvd_ext.events import tuning
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
 
 # At the first arena: enough to tell a carrier that is far slower, in a fraction of a second.
 COARSE_BYTES, COARSE_ROUNDS = (4 << 10, 256 << 10, 4 * MIB, 16 * MIB), 5
@@ -37,40 +39,33 @@ log = logging.getLogger("hvd_ext")
 
 
 @tuning()  # none of this is the program's data
-def prepare(
-    topology: Topology,
-    device: int,
-    current_stream: Callable[[], int],
-    table: Table,
-    timeout_s: float,
-) -> Table:
+def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int]) -> ArenaConfig:
     """Check these ranks' GPUs and NCCL before they are used first; collective.
 
     Args:
-        topology: nodes and ranks; homogeneous.
+        config: how arenas exchange.
         device: ordinal of this rank's GPU in this process.
         current_stream: as DeviceArena's.
-        table: the same on every rank.
-        timeout_s: how long ranks are waited for.
 
     Returns:
-        The table, with a row for device memory where it has none and NCCL was compared.
+        The same, whose table has a row for device memory where it had none and NCCL was compared.
 
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
     """
-    prove(topology, device, current_stream, table, timeout_s)
+    topology, timeout_s = config.topology, config.timeout_s
+    prove(config, device, current_stream)
     key = (device, tuple(topology.ranks))
     if topology.world.size == 1:
-        return table
+        return config
     situation = (topology.nodes, topology.node.size, "device", "float")
-    rows = [row for row in table.rows if row.matches(*situation)]
+    rows = [row for row in config.table.rows if row.matches(*situation)]
     if rows and NCCL not in dict(rows[0].choices).values():
-        return table
+        return config
     if not all(topology.allgather(key in _rows, timeout_s, _OCCASION)):
         _rows[key] = None
         if nccl.communicator(topology, device, timeout_s) is not None:
-            given = topology, device, current_stream, timeout_s
+            given = config, device, current_stream
             try:
                 for message_bytes in COARSE_BYTES:
                     _check(*given, NCCL, message_bytes, _CHECKED_ROUNDS)
@@ -82,15 +77,15 @@ def prepare(
                 _rows[key] = None if rows else measure(*given, COARSE_BYTES, COARSE_ROUNDS)
     row = _rows[key]
     if row is None:
-        return table
-    return Table((row, *table.rows), f"{table.source} and a measurement before the first step")
+        return config
+    source = f"{config.table.source} and a measurement before the first step"
+    return replace(config, table=Table((row, *config.table.rows), source))
 
 
 def measure(
-    topology: Topology,
+    config: ArenaConfig,
     device: int,
     current_stream: Callable[[], int],
-    timeout_s: float,
     sizes: Sequence[int],
     rounds: int,
     done: Callable[[str], None] = lambda what: None,
@@ -98,10 +93,9 @@ def measure(
     """Time every carrier at some sizes, interleaved; the same row on every rank; collective.
 
     Args:
-        topology: as `prepare`, and so on.
+        config: as `prepare`, and so on.
         device: likewise.
         current_stream: likewise.
-        timeout_s: likewise.
         sizes: message_bytes, ascending.
         rounds: samples of each.
         done: called with each size.
@@ -111,7 +105,8 @@ def measure(
         HvdExtError: on every rank, if a carrier gave a wrong sum.
     """
     samples: dict[int, dict[str, list[float]]] = {}
-    given = topology, device, current_stream, timeout_s
+    topology, timeout_s = config.topology, config.timeout_s
+    given = config, device, current_stream
     names = [usual := usual_carrier(topology.nodes)]
     if nccl.communicator(topology, device, timeout_s) is not None:
         names.append(NCCL)
@@ -123,7 +118,7 @@ def measure(
         with tuning():
             for number in range(rounds + 1):
                 for name, arena in arenas.items():
-                    took_s = _sample_s(topology, arena, timeout_s)
+                    took_s = _sample_s(config, arena)
                     if number:  # the first one starts things
                         found[name].append(took_s)
             for arena in arenas.values():
@@ -134,18 +129,17 @@ def measure(
 
 
 def _arena(
-    topology: Topology,
+    config: ArenaConfig,
     device: int,
     current_stream: Callable[[], int],
-    timeout_s: float,
     name: str,
     message_bytes: int,
 ) -> DeviceArena:
     """An arena of one bucket, with one carrier."""
     specs = [ParameterSpec("a", (message_bytes // 4,), (1,), "float32")]
-    layout, scale = layout_by_size(specs, message_bytes), 1 / topology.world.size
-    given = topology, layout, scale, timeout_s, device, current_stream
-    return DeviceArena(*given, carried_by(name))
+    layout, scale = layout_by_size(specs, message_bytes), 1 / config.topology.world.size
+    by_one = replace(config, table=carried_by(name), format=NONE)
+    return DeviceArena(by_one, layout, scale, device, current_stream)
 
 
 def _exchange(arena: DeviceArena) -> None:
@@ -154,8 +148,9 @@ def _exchange(arena: DeviceArena) -> None:
     arena.finish()
 
 
-def _sample_s(topology: Topology, arena: DeviceArena, timeout_s: float) -> float:
+def _sample_s(config: ArenaConfig, arena: DeviceArena) -> float:
     """Time of an exchange, by the rank whose GPU has the result last; the same on every rank."""
+    topology, timeout_s = config.topology, config.timeout_s
     arena.synchronize()
     topology.allgather(0, timeout_s, _OCCASION)
     start_s = time.perf_counter()
@@ -165,10 +160,9 @@ def _sample_s(topology: Topology, arena: DeviceArena, timeout_s: float) -> float
 
 
 def _check(
-    topology: Topology,
+    config: ArenaConfig,
     device: int,
     current_stream: Callable[[], int],
-    timeout_s: float,
     name: str,
     message_bytes: int,
     rounds: int = 1,
@@ -180,8 +174,9 @@ def _check(
     Raises:
         HvdExtError: on every rank, if one is wrong.
     """
+    topology = config.topology
     rank, size = topology.world.rank, topology.world.size
-    arena = _arena(topology, device, current_stream, timeout_s, name, message_bytes)
+    arena = _arena(config, device, current_stream, name, message_bytes)
     count = message_bytes // 4
     values = np.arange(count, dtype=np.float32) % 5
     with or_window_error(f"a measurement on GPU {device}"):
@@ -207,7 +202,7 @@ def _check(
         np.array_equal(host, (total + number * size) * np.float32(1 / size))
         for number, host in enumerate(found)
     )
-    said = topology.allgather(right, timeout_s, _OCCASION)
+    said = topology.allgather(right, config.timeout_s, _OCCASION)
     if wrong := [rank for rank, good in zip(topology.ranks, said, strict=True) if not good]:
         raise HvdExtError(
             f"{name} gave wrong sums of {count} float32 on GPUs of ranks {wrong}: report it with "

@@ -15,7 +15,8 @@ from pathlib import Path
 from hvd_ext import variables
 from hvd_ext.allreduce.report import report
 from hvd_ext.allreduce.rows import merge
-from hvd_ext.allreduce.table import NCCL, Table, dump, load
+from hvd_ext.allreduce.table import BUILT_IN, NCCL, Table, dump, load
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.carriers import measure
 from hvd_ext.arena.cuda.ipc import or_window_error
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     with progress("measuring", len(sizes), shown=world.rank == 0) as advance:
         count = itertools.count(1)
         row = measure(
-            *(topology, device, lambda: stream, timeout_s, sizes, options.rounds),
+            ArenaConfig(topology, BUILT_IN, timeout_s),
+            *(device, lambda: stream, sizes, options.rounds),
             done=lambda what: advance(next(count), what),
         )
     if world.rank == 0:

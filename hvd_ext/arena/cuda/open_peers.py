@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 
 from hvd_ext import variables
+from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.cuda.measure import device_of
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
@@ -21,10 +23,11 @@ def main() -> None:
 
     world, timeout_s, reason, device = MPI.COMM_WORLD, variables.STALL_TIMEOUT_S.read(), "", -1
     topology = discover(world, timeout_s)
+    config = ArenaConfig(topology, BUILT_IN, timeout_s)
     layout = layout_by_size([ParameterSpec("a", (64,), (1,), "float32")], 1 << 10)
     try:
         device, stream = on_every_rank(topology, lambda: device_of(topology.node.rank))
-        arena = DeviceArena(topology, layout, 1.0, timeout_s, device, lambda: stream)
+        arena = DeviceArena(config, layout, 1.0, device, lambda: stream)
         arena.reduce(0)
         arena.finish()
         arena.synchronize()

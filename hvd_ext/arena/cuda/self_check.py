@@ -8,6 +8,7 @@ looking, so that a missing order between streams, processes or GPUs shows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,13 @@ from hvd_ext.arena.cuda.arena import SERVED, DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_by_size
+from hvd_ext.compression.formats import NONE
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.regions import WindowError, on_every_rank
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
-    from hvd_ext.allreduce.table import Table
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
 
 ROUNDS = 100
 # Of the first rounds, as one after the other is what finds a missing order.
@@ -36,56 +37,33 @@ _BUCKET_BYTES = 1 << 16
 _proved: set[tuple[int, tuple[int, ...]]] = set()
 
 
-def prove(
-    topology: Topology,
-    device: int,
-    current_stream: Callable[[], int],
-    table: Table,
-    timeout_s: float,
-) -> None:
-    """Check these ranks' GPUs, unless that was done before; collective.
-
-    Args:
-        topology: as `check`, and so on.
-        device: likewise.
-        current_stream: likewise.
-        table: likewise.
-        timeout_s: likewise.
-
-    Raises:
-        WindowError: as `check`.
-        StallError: ranks did not reach this in time; names them.
-    """
+def prove(config: ArenaConfig, device: int, current_stream: Callable[[], int]) -> None:
+    """As `check`, unless it has been done before; collective."""
+    topology = config.topology
     of_ranks = device, tuple(topology.ranks)
     # A rank may have changed its GPU since.
-    asked = topology.allgather(of_ranks in _proved, timeout_s, "the self-check of GPUs")
+    asked = topology.allgather(of_ranks in _proved, config.timeout_s, "the self-check of GPUs")
     if all(asked):
         return
-    check(topology, device, current_stream, table, timeout_s)
+    check(config, device, current_stream)
     _proved.add(of_ranks)
 
 
 def check(
-    topology: Topology,
-    device: int,
-    current_stream: Callable[[], int],
-    table: Table,
-    timeout_s: float,
-    rounds: int = ROUNDS,
+    config: ArenaConfig, device: int, current_stream: Callable[[], int], rounds: int = ROUNDS
 ) -> None:
     """See that sums on these GPUs are right; collective.
 
     Args:
-        topology: nodes and ranks; homogeneous.
+        config: how arenas exchange.
         device: ordinal of this rank's GPU in this process.
         current_stream: as DeviceArena's.
-        table: names the algorithm between nodes.
-        timeout_s: how long ranks are waited for.
         rounds: how many exchanges.
 
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
     """
+    topology = config.topology
     specs = [
         ParameterSpec(f"{dtype}{count}", (count,), (1,), dtype)
         for dtype in SERVED
@@ -93,10 +71,9 @@ def check(
     ]
     layout = layout_by_size(specs, _BUCKET_BYTES)
     scale = 1 / topology.world.size
-    on_device = DeviceArena(
-        *(topology, layout, scale, timeout_s, device, current_stream), carried_by(IPC, table)
-    )
-    on_host = HostArena(topology, layout, scale, table, timeout_s)
+    by_kernel = replace(config, table=carried_by(IPC, config.table), format=NONE)
+    on_device = DeviceArena(by_kernel, layout, scale, device, current_stream)
+    on_host = HostArena(by_kernel, layout, scale)
     kinds = min(rounds, _COMPARED_WITH_HOST)
     gradients = [_gradients(layout, topology.world.rank, number) for number in range(kinds)]
     expected = []

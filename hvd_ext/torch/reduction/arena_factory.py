@@ -12,6 +12,7 @@ import torch
 
 from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.cuda.carriers import prepare
 from hvd_ext.arena.host import HostArena
@@ -78,16 +79,14 @@ class ArenaFactory:
         self._device = device
         self._on_host = on_host
         self._bucket_bytes = variables.BUCKET_BYTES.read()
-        self._timeout_s = variables.STALL_TIMEOUT_S.read()
         self._topology, self._begun_steps = topology, begun_steps
-        self._table = read_table(self._topology.world)
+        self._timeout_s = variables.STALL_TIMEOUT_S.read()
+        self._config = ArenaConfig(topology, read_table(topology.world), self._timeout_s)
         self._sync = EVERY_STEP if self._topology.one_node else sync
         self._asked_sync = sync
         self._between_nodes = isinstance(self._sync, str)
         self._asked_format = compression
-        self.compression = FormatChoice(
-            compression, topology, self._table, self._timeout_s, self._between_nodes
-        )
+        self.compression = FormatChoice(compression, self._config, self._between_nodes)
         summed = self._topology.world if self._between_nodes else self._topology.node
         self.slots = slots
         self._scale = 1.0 / (slots or summed.size) if op == horovods.Average else 1.0
@@ -155,7 +154,6 @@ class ArenaFactory:
         """The rounds in which nodes exchange weights, if not gradients; collective."""
         if isinstance(self._sync, str):
             return None
-        topology = self._topology
         if isinstance(self._asked_format, Format) and self._asked_format.rank:
             raise UsageError(
                 f"compression={self.compression.asked!r} with sync={str(self._sync)!r}: PowerSGD "
@@ -163,9 +161,7 @@ class ArenaFactory:
             )
         # What travels once in many steps is not worth measuring.
         format = self._asked_format if isinstance(self._asked_format, Format) else NONE
-        return Rounds(
-            *(self._sync, named_parameters, topology, self._table, format, self._timeout_s)
-        )
+        return Rounds(self._sync, named_parameters, replace(self._config, format=format))
 
     @property
     def is_late(self) -> bool:
@@ -211,23 +207,14 @@ class ArenaFactory:
         return [replace(spec, dtype=dtype_of_sum(spec.dtype)) for spec in specs]
 
     def _make(self, layout: Layout) -> Arena:
+        config = replace(self._config, format=self.compression.format)
         if self._device.type == "cuda":
             index = self._device.index
             stream = partial(current_stream, index)
-            table = prepare(self._topology, index, stream, self._table, self._timeout_s)
-            return DeviceArena(
-                self._topology,
-                layout,
-                self._scale,
-                self._timeout_s,
-                index,
-                stream,
-                table,
-                self.compression.format,
-            )
+            config = prepare(config, index, stream)
+            return DeviceArena(config, layout, self._scale, index, stream)
         return self._on_host(
-            *(self._topology, layout, self._scale, self._table, self._timeout_s),
-            self.compression.format,
+            *(config, layout, self._scale),
             between_nodes=self._between_nodes,
             in_tree_order=self.slots > 0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvd_ext.arena.bucket_cost import measure_bucket
@@ -11,9 +12,8 @@ from hvd_ext.compression.formats import CANDIDATES, NONE, Format
 from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
-    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.layout import ParameterSpec
-    from hvd_ext.job.topology import Topology
 
 # A format that loses more has to be faster by more than this.
 _NEAR_THE_BEST = 1.05
@@ -26,27 +26,18 @@ class FormatChoice:
         format: the one in use: none, until ranks have agreed on what is asked for.
     """
 
-    def __init__(
-        self,
-        asked: Format | str,
-        topology: Topology,
-        table: Table,
-        timeout_s: float,
-        between_nodes: bool,
-    ) -> None:
+    def __init__(self, asked: Format | str, config: ArenaConfig, between_nodes: bool) -> None:
         """Nothing is measured yet.
 
         Args:
             asked: a format; or AUTO, to choose by measurement.
-            topology: this job's nodes and ranks.
-            table: names the algorithm between nodes.
-            timeout_s: how long ranks are waited for.
+            config: how the exchanges are made that are measured.
             between_nodes: gradients travel there at all.
         """
         self.format = NONE
         self.asked = asked.name if isinstance(asked, Format) else asked
         self._fixed = asked if isinstance(asked, Format) else None
-        self._topology, self._table, self._timeout_s = topology, table, timeout_s
+        self._config, self._topology = config, config.topology
         self._between_nodes = between_nodes
         self._reason: str | None = None  # until one is chosen
         self._waits_for_buckets = False
@@ -113,9 +104,7 @@ class FormatChoice:
         return f"compression: {self.format.name}: not measured yet"
 
     def _measure(self, format: Format) -> BucketCost:
-        return measure_bucket(
-            self._topology, self._table, self._timeout_s, format, self._between_nodes
-        )
+        return measure_bucket(replace(self._config, format=format), self._between_nodes)
 
 
 def _join(times_s: Sequence[float]) -> str:

@@ -28,9 +28,7 @@ from hvd_ext.torch.sync.parts import Parts
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
-    from hvd_ext.allreduce.table import Table
-    from hvd_ext.compression.formats import Format
-    from hvd_ext.job.topology import Topology
+    from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.schedules import Rounds as Schedule
     from hvd_ext.torch.parameters import NamedParameters
 
@@ -45,26 +43,18 @@ class Rounds:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        named_parameters: NamedParameters,
-        topology: Topology,
-        table: Table,
-        format: Format,
-        timeout_s: float,
+        self, schedule: Schedule, named_parameters: NamedParameters, config: ArenaConfig
     ) -> None:
         """Make what the exchange needs; collective over the world.
 
         Args:
             schedule: how long a round is, and what ends it.
             named_parameters: those that are trained; the same on all ranks.
-            topology: several nodes; homogeneous.
-            table: names the algorithm between nodes.
-            format: in which float32 travels.
-            timeout_s: how long ranks are waited for.
+            config: how they are exchanged, by several nodes.
         """
         self.steps = 0
-        self._schedule, self._format = schedule, format
+        topology = config.topology
+        self._schedule, self._format = schedule, config.format
         self._nodes = topology.cross.size
         self._cross, self._world = topology.cross, topology.world
         self._parts = Parts(named_parameters, topology.node)
@@ -76,9 +66,7 @@ class Rounds:
         shards = [(b.offset_bytes, b.offset_bytes + b.message_bytes) for b in buckets]
         self._shards = shards
         memories = [self._moved[begin:end] for begin, end in shards]
-        self._channels = Channels(
-            topology, "weights", buckets, shards, memories, table, format, timeout_s
-        )
+        self._channels = Channels(config, "weights", buckets, shards, memories)
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, ProgressThread(), [self._channels])
         self._close.atexit = False

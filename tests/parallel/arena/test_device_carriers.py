@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from hvd_ext.allreduce.table import BUILT_IN, Row, Table, load
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import carriers, nccl, self_check
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from testbed.cuda_stand_in import nccl as stand_in
@@ -61,7 +62,8 @@ def prepared(topology, table=BUILT_IN):
 
     device = Device(topology, topology.world.rank % streams.DEVICES)
     pointer = device.stream.ptr
-    ready = carriers.prepare(topology, device.ordinal, lambda: pointer, table, 60)
+    config = ArenaConfig(topology, table, 60)
+    ready = carriers.prepare(config, device.ordinal, lambda: pointer).table
     arena = device.arena(layout_of([100_000]), table=ready)
     said = arena.explain()
     arena.close()
@@ -129,7 +131,8 @@ def test_the_self_check_is_of_the_kernel(topology, monkeypatch):
 
     monkeypatch.setattr(DeviceArena, "__init__", noted)
     device = Device(topology)
-    self_check.check(topology, 0, lambda: device.stream.ptr, BOTH, 60, rounds=2)
+    config = ArenaConfig(topology, BOTH, 60)
+    self_check.check(config, 0, lambda: device.stream.ptr, rounds=2)
     parallel_assert(topology.world, set(made) == {"ipc"}, made)
 
 

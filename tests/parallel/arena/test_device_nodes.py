@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import carriers, nccl
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
@@ -47,7 +48,7 @@ def rounds(topology, dtype="float32", format=NONE, bucket_bytes=1 << 16, table=T
     layout = layout_of(COUNTS, dtype, bucket_bytes)
     device = Device(topology, rank % streams.DEVICES)
     on_gpu = device.arena(layout, scale, table=table, format=format)
-    on_host = HostArena(topology, layout, scale, TABLE, 60, format)
+    on_host = HostArena(ArenaConfig(topology, TABLE, 60, format), layout, scale)
     kept, found = [], []
     for number in range(ROUNDS):
         late = number % topology.world.size == rank
@@ -149,7 +150,8 @@ def test_rails_are_measured_before_the_first_step(comm, monkeypatch):
     monkeypatch.setattr(carriers, "COARSE_ROUNDS", 2)
     topology = pretend(comm, 2)
     device = Device(topology, comm.rank % streams.DEVICES)
-    table = carriers.prepare(topology, device.ordinal, lambda: device.stream.ptr, TABLE, 60)
+    config = ArenaConfig(topology, TABLE, 60)
+    table = carriers.prepare(config, device.ordinal, lambda: device.stream.ptr).table
     (row, *rest) = table.rows
     parallel_assert(comm, (row.nodes, row.ranks_per_node, row.memory) == (2, 2, "device"), row)
     names = [set(times) for _, times in row.measured_us]
@@ -199,7 +201,7 @@ def test_what_is_not_sent_yet_is_drained_and_kept(comm):
     layout, int8 = layout_of([4096], columns=64), FORMATS["int8"]
     device = Device(topology)
     on_gpu = device.arena(layout, table=TABLE, format=int8)
-    on_host = HostArena(topology, layout, 1.0, TABLE, 60, int8)
+    on_host = HostArena(ArenaConfig(topology, TABLE, 60, int8), layout, 1.0)
     data = raw(values("float32", 4096, comm.rank, 1))
     device.fill(on_gpu, 0, data)
     on_host.data[: data.nbytes] = data
@@ -230,7 +232,8 @@ def prove(topology):
     from tests.support.arena.device_rounds import Device
 
     device = Device(topology, topology.world.rank % streams.DEVICES)
-    check(topology, device.ordinal, lambda: device.stream.ptr, TABLE, 60, rounds=4)
+    config = ArenaConfig(topology, TABLE, 60)
+    check(config, device.ordinal, lambda: device.stream.ptr, rounds=4)
 
 
 @pytest.mark.ranks(2)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 
@@ -16,7 +17,7 @@ from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_16_bit_pattern(topology, dtype, scale):
     spec = ParameterSpec("p", (1 << 16,), (1,), dtype)
-    arena = HostArena(topology, layout_by_size([spec], 1 << 20), scale, BUILT_IN, 30)
+    arena = HostArena(ArenaConfig(topology, BUILT_IN, 30), layout_by_size([spec], 1 << 20), scale)
     patterns = np.arange(1 << 16, dtype=np.uint16)
     parts = [patterns, np.roll(patterns, 12345)]
     raw = np.frombuffer(arena.data, np.uint16, 1 << 16)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
@@ -35,7 +36,7 @@ def test_sums_are_exact_and_equal_on_all_ranks(topology, averaged, bucket_bytes)
         for count in COUNTS
     ]
     plan = layout_by_size(specs, bucket_bytes)
-    arena = HostArena(topology, plan, scale, BUILT_IN, 30)
+    arena = HostArena(ArenaConfig(topology, BUILT_IN, 30), plan, scale)
     for repetition in range(3):
         views = {}
         for bucket in plan.buckets:

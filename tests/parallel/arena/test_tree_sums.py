@@ -8,6 +8,7 @@ import pytest
 from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.allreduce.algorithms.direct_tree import IN_TREE_ORDER
 from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.arena.sharded import ShardedArena
@@ -48,7 +49,7 @@ def check(comm, ranks_per_node: int, algorithm: str, bucket_bytes: int, kind=Hos
     topology = pretend(comm, ranks_per_node)
     table = Table((Row(0, 0, "host", ((0, algorithm),)),), "a test")
     layout = layout_by_size(SPECS, bucket_bytes)
-    arena = kind(topology, layout, SCALE, table, 60, in_tree_order=True)
+    arena = kind(ArenaConfig(topology, table, 60), layout, SCALE, in_tree_order=True)
     places, wrong = views(arena), []
     for seed in range(2):
         for name, term in terms_of(comm.rank, seed).items():

@@ -10,6 +10,7 @@ import pytest
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.bucket_cost import measure_bucket
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from tests.support.arena.pretended_nodes import pretend
@@ -41,7 +42,8 @@ def counted(comm):
 
 
 def exchange(topology) -> HostArena:
-    arena = HostArena(topology, layout_by_size(SPECS, 8192), 1.0, BUILT_IN, 60.0)
+    config = ArenaConfig(topology, BUILT_IN, 60.0)
+    arena = HostArena(config, layout_by_size(SPECS, 8192), 1.0)
     arena.data.view(np.float32)[:] = topology.world.rank
     for index in range(len(arena.layout.buckets)):
         arena.reduce(index)
@@ -67,7 +69,7 @@ def test_communicators_are_lent_again_and_freed_together(comm):
     for _ in range(100):
         exchange(topology).close()
         plan(topology)
-    measure_bucket(topology, BUILT_IN, 60.0)
+    measure_bucket(ArenaConfig(topology, BUILT_IN, 60.0))
     assert len(made) == first, f"{len(made) - first} more communicators after 100 arenas and plans"
     # Two at a time take two sets, and one that a rank still has is lent to none.
     one, two = exchange(topology), exchange(topology)

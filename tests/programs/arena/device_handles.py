@@ -7,6 +7,8 @@ import gc
 import torch
 from mpi4py import MPI
 
+from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import ipc
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
@@ -21,7 +23,11 @@ plan = layout_by_size([ParameterSpec("a", (1_000_000,), (1,), "float32")], 1 << 
 
 def exchange() -> int:
     arena = DeviceArena(
-        topology, plan, 1.0, 30, device, lambda: torch.cuda.current_stream(device).cuda_stream
+        ArenaConfig(topology, BUILT_IN, 30),
+        plan,
+        1.0,
+        device,
+        lambda: torch.cuda.current_stream(device).cuda_stream,
     )
     memory = torch.from_dlpack(arena.data).view(torch.float32)
     assert not memory.any()

@@ -8,6 +8,8 @@ import signal
 import torch
 from mpi4py import MPI
 
+from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.job.topology import discover
@@ -17,10 +19,9 @@ device = rank % torch.cuda.device_count()
 torch.cuda.set_device(device)
 plan = layout_by_size([ParameterSpec("a", (10_000_000,), (1,), "float32")], 1 << 24)
 arena = DeviceArena(
-    discover(MPI.COMM_WORLD, 60),
+    ArenaConfig(discover(MPI.COMM_WORLD, 60), BUILT_IN, 20),
     plan,
     1.0,
-    20,
     device,
     lambda: torch.cuda.current_stream(device).cuda_stream,
 )

@@ -7,6 +7,8 @@ import sys
 import pytest
 from mpi4py import MPI
 
+from hvd_ext.allreduce.table import BUILT_IN
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.job.topology import discover
@@ -19,7 +21,7 @@ plan = layout_by_size([ParameterSpec("a", (100,), (1,), "float32")], 1 << 20)
 if world.rank == world.size - 1:
     sys.modules["cupy"] = None
 with pytest.raises(WindowError) as refusal:
-    DeviceArena(topology, plan, 1.0, 30, 0, lambda: 0)
+    DeviceArena(ArenaConfig(topology, BUILT_IN, 30), plan, 1.0, 0, lambda: 0)
 reason = str(refusal.value)
 assert len(set(world.allgather(reason))) == 1, reason
 assert "GPU 0" in reason

@@ -22,6 +22,8 @@ if len(sys.argv) > 2:
 
 import torch  # noqa: E402
 
+from hvd_ext.allreduce.table import BUILT_IN  # noqa: E402
+from hvd_ext.arena.config import ArenaConfig  # noqa: E402
 from hvd_ext.arena.cuda.arena import DeviceArena  # noqa: E402
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size  # noqa: E402
 from hvd_ext.job.progress_thread import ProgressThread  # noqa: E402
@@ -56,10 +58,9 @@ def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) ->
     specs = [ParameterSpec(str(count), (count,), (1,), dtype) for count in COUNTS]
     plan = layout_by_size(specs, bucket_bytes)
     arena = DeviceArena(
-        topology,
+        ArenaConfig(topology, BUILT_IN, 30),
         plan,
         scale,
-        30,
         DEVICE,
         lambda: torch.cuda.current_stream(DEVICE).cuda_stream,
     )

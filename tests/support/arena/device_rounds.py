@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hvd_ext.allreduce.table import BUILT_IN, Table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_by_size
 from hvd_ext.job.progress_thread import ProgressThread
@@ -68,12 +70,16 @@ class Device:
             self.stream = cuda.Stream(non_blocking=True)
 
     def arena(
-        self, layout: Layout, scale: float = 1.0, timeout_s: float = 60, **others: Any
+        self,
+        layout: Layout,
+        scale: float = 1.0,
+        timeout_s: float = 60,
+        table: Table = BUILT_IN,
+        **others: Any,
     ) -> DeviceArena:
+        config = ArenaConfig(self.topology, table, timeout_s, **others)
         pointer = self.stream.ptr
-        return DeviceArena(
-            self.topology, layout, scale, timeout_s, self.ordinal, lambda: pointer, **others
-        )
+        return DeviceArena(config, layout, scale, self.ordinal, lambda: pointer)
 
     def fill(self, arena: DeviceArena, offset_bytes: int, data: np.ndarray) -> None:
         """Have the stream put bytes into the arena."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
@@ -49,7 +50,8 @@ def make_arena(topology: Topology, algorithm: str, timeout_s: float) -> HostAren
         for dtype in ("float32", "float64")
         for count in COUNTS
     ]
-    return HostArena(topology, layout_by_size(specs, 32 << 10), SCALE, table, timeout_s)
+    config = ArenaConfig(topology, table, timeout_s)
+    return HostArena(config, layout_by_size(specs, 32 << 10), SCALE)
 
 
 def reduce_and_check(arena: HostArena, topology: Topology, seed: int) -> None:

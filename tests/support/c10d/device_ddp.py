@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.c10d import ddp, device_arena, exchange
 from hvd_ext.c10d.exchange import Exchange
 from testbed import cuda_stand_in
@@ -76,8 +78,9 @@ def rounds(
         first = buckets(dtype, COUNTS[::-1], on_device=True)
         others = buckets(dtype, COUNTS, on_device=True)
     use(patch, stream)
-    on_gpu = Exchange(topology, None, format, 60, "a test", device)  # type: ignore[arg-type]
-    on_host = Exchange(topology, None, format, 60, "a test")  # type: ignore[arg-type]
+    config = ArenaConfig(topology, read_table(topology.world), 60, format, "a test")
+    on_gpu = Exchange(config, None, device)  # type: ignore[arg-type]
+    on_host = Exchange(config, None)  # type: ignore[arg-type]
     kept, found, wanted = [], [], []
     for step in range(STEPS):
         late = step % topology.world.size == rank
@@ -120,7 +123,7 @@ def use(patch: pytest.MonkeyPatch, stream: Any, proved: bool = True) -> None:
     for module in (device_arena, exchange):
         patch.setattr(module, "current_stream", lambda device: stream.ptr)
     if proved:
-        patch.setattr(exchange, "prepare", lambda *given: given[3])
+        patch.setattr(exchange, "prepare", lambda config, *_: config)
 
 
 def on_device(patch: pytest.MonkeyPatch, ordinal: int, proved: bool = True) -> None:
