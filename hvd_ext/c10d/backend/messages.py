@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from hvd_ext.c10d.backend.point_to_point import late, meet
+from hvd_ext.c10d.backend.point_to_point import PointToPoint
 from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
@@ -62,10 +61,6 @@ class Message(Work):
         self._receives, self._limit_s = receives, limit_s
         self._lock = threading.Lock()
         self._source = -1
-
-    def is_over(self) -> bool:
-        """Whether it is known to be over."""
-        return self._over.is_set()
 
     def poll(self, *, calls_back: bool = True) -> bool:
         """Whether it is over; MPI moves it meanwhile.
@@ -147,43 +142,30 @@ class Message(Work):
         return True
 
 
-class Messages:
+class Messages(PointToPoint):
     """One group's messages."""
 
     def __init__(self, topology: Topology, limit_s: float) -> None:
-        """Make the communicator; collective over the group.
-
-        Args:
-            topology: the group's.
-            limit_s: how long a message is waited for.
-        """
         from mpi4py import MPI
 
-        self._lease = topology.borrow("c10d", topology.world)
-        (self._comm,) = self._lease.comms
-        self._ranks, self._hosts = topology.ranks, topology.hosts_by_rank
-        self._limit_s = limit_s
+        super().__init__(topology, limit_s)
         self._under_way: list[Message] = []
         self._is_spoilt = False
         most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
         self._most = (2**15 - 1 if most is None else int(most)) // _TAG_STEP - 1
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Message:
-        """Begin to send a tensor to a rank of the group."""
         memory = read(tensor)
         request = self._comm.Isend(memory.array, peer, self._tag("send()", tag))
-        return self._note("send()", "recv()", request, memory, tensor, [peer])
+        return self._note("send()", "recv()", request, memory, tensor, peer)
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> Message:
-        """Begin to receive a tensor from a rank of the group; None: from any."""
         from mpi4py import MPI
 
         memory = read(tensor)
         source = MPI.ANY_SOURCE if peer is None else peer
         request = self._comm.Irecv(memory.array, source, self._tag("recv()", tag))
-        others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
-        peers = others if peer is None else [peer]
-        return self._note("recv()", "send()", request, memory, tensor, peers)
+        return self._note("recv()", "send()", request, memory, tensor, peer)
 
     def _tag(self, name: str, tag: int) -> int:
         if not 0 <= tag <= self._most:
@@ -197,11 +179,10 @@ class Messages:
         request: MPI.Request,
         memory: Block,
         tensor: torch.Tensor,
-        peers: Sequence[int],
+        peer: int | None,
     ) -> Message:
         message = Message(name, request, memory, tensor, name == "recv()", self._limit_s)
-        missing, own = [self._ranks[rank] for rank in peers], self._ranks[self._comm.rank]
-        message.late = late(awaited, own, missing, self._hosts)
+        message.late = self._late(awaited, peer)
         if not message.poll():
             self._under_way = [one for one in self._under_way if not one.is_over()]
             self._under_way.append(message)
@@ -210,19 +191,13 @@ class Messages:
         return message
 
     def meet(self, limit_s: float) -> None:
-        """Wait until every rank is here.
-
-        Raises:
-            StallError: on every rank that arrived, naming those that did not.
-        """
         try:
-            meet(self._comm, limit_s, self._hosts, self._ranks)
+            super().meet(limit_s)
         except StallError:
             self._is_spoilt = True  # a rank that never comes would meet a later group's barrier
             raise
 
     def close(self) -> None:
-        """Give up what is under way still."""
         given_up = [message for message in self._under_way if message.give_up()]
         self._under_way.clear()
         if not (given_up or self._is_spoilt):

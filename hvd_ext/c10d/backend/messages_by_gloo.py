@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
-from hvd_ext.c10d.backend.point_to_point import late, meet
+from hvd_ext.c10d.backend.point_to_point import PointToPoint
 from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError
@@ -34,7 +34,14 @@ class GlooMessage(Work):
     """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
 
     def __init__(
-        self, name: str, said: str, request: Any, held: Block, tensor: torch.Tensor, line: _Line
+        self,
+        name: str,
+        said: str,
+        request: Any,
+        held: Block,
+        tensor: torch.Tensor,
+        line: _Line,
+        limit_s: float,
     ) -> None:
         """Note a message.
 
@@ -45,11 +52,12 @@ class GlooMessage(Work):
             held: what Gloo reads or writes.
             tensor: whose memory that is, or which is to have its content.
             line: it stands in.
+            limit_s: how long it is waited for, unless the wait says otherwise.
         """
         super().__init__(name, [tensor])
         self._request, self._held = request, held
         self._said, self._line = said, line
-        self._limit_s = 0.0
+        self._limit_s = limit_s
         self._lock = threading.Lock()
         self.is_watched = self._calls_back = False
 
@@ -75,7 +83,7 @@ class GlooMessage(Work):
             try:
                 self._request.wait(timedelta(seconds=limit_s))
                 if self.name == "recv()":
-                    self._take()
+                    write_back(self._tensors[0], self._held)
             except RuntimeError as raised:
                 late = "imed out" in str(raised)
                 error = self.late(self.name, limit_s) if late else _failure(self._said, raised)
@@ -83,13 +91,6 @@ class GlooMessage(Work):
                 threading.Thread(target=self.settle, args=(error,), daemon=True).start()
             else:
                 self.settle(error)
-
-    def _take(self) -> None:
-        write_back(self._tensors[0], self._held)
-
-    def is_over(self) -> bool:
-        """Whether it is known to be over."""
-        return self._over.is_set()
 
     def get_future(self) -> Any:
         self._calls_back = True
@@ -146,7 +147,7 @@ class _Line:
         return thread
 
 
-class GlooMessages:
+class GlooMessages(PointToPoint):
     """One group's messages."""
 
     def __init__(self, topology: Topology, limit_s: float) -> None:
@@ -156,21 +157,17 @@ class GlooMessages:
             topology: the group's, over a store.
             limit_s: how long a message is waited for.
         """
-        self._ranks, self._hosts = topology.ranks, topology.hosts_by_rank
-        self._limit_s = limit_s
+        super().__init__(topology, limit_s)
         self._lines: defaultdict[tuple[str, int | None, int], _Line] = defaultdict(_Line)
-        comm: Any = topology.borrow("c10d", topology.world).comms[0]
-        self._comm = comm
+        comm = self._comm
         self._gloo: Any = ProcessGroupGloo(
             PrefixStore(comm.name, comm.store), comm.rank, comm.size, timedelta(seconds=limit_s)
         )
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> GlooMessage:
-        """Begin to send a tensor to a rank of the group."""
         return self._begin("send()", "recv()", self._gloo.send, tensor, peer, tag)
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> GlooMessage:
-        """Begin to receive a tensor from a rank of the group; None: from any."""
         return self._begin("recv()", "send()", self._gloo.recv, tensor, peer, tag)
 
     def _begin(
@@ -182,10 +179,9 @@ class GlooMessages:
         peer: int | None,
         tag: int,
     ) -> GlooMessage:
-        own = self._ranks[self._comm.rank]
-        partners = [r for r in self._ranks if r != own] if peer is None else [self._ranks[peer]]
-        said = f"{name} with {name_ranks(partners, self._hosts)}"
-        held, memory = _held(tensor)
+        said = f"{name} with {name_ranks(self._partners(peer), self._hosts)}"
+        held = read(tensor)
+        memory = torch.from_numpy(held.array)
         try:
             if peer is None:
                 request = self._gloo.recv_anysource([memory], tag)
@@ -194,19 +190,10 @@ class GlooMessages:
         except RuntimeError as raised:
             raise _failure(said, raised) from None
         line = self._lines[name, peer, tag]
-        message = GlooMessage(name, said, request, held, tensor, line)
+        message = GlooMessage(name, said, request, held, tensor, line, self._limit_s)
         line.add(message)
-        message._limit_s = self._limit_s
-        message.late = late(awaited, own, partners, self._hosts)
+        message.late = self._late(awaited, peer)
         return message
-
-    def meet(self, limit_s: float) -> None:
-        """Wait until every rank is here.
-
-        Raises:
-            StallError: on every rank that arrived, naming those that did not.
-        """
-        meet(self._comm, limit_s, self._hosts, self._ranks)
 
     def close(self) -> None:
         """Disconnect; what is under way still fails.
@@ -225,15 +212,9 @@ class GlooMessages:
                 thread.join(_END_WITHIN_S)
         self._lines.clear()
         # The store, which torch makes again with the next group, ends with what refers to it.
-        self._gloo = self._comm = None
+        self._gloo = self._comm = self._lease = None
 
 
 def _failure(said: str, raised: RuntimeError) -> HvdExtError:
     """Gloo's error with the ranks that it concerns, in one line."""
     return HvdExtError(f"{said}: {str(raised).partition(chr(10))[0]}")
-
-
-def _held(tensor: torch.Tensor) -> tuple[Block, torch.Tensor]:
-    """The memory that carries a tensor, and the same as a tensor of bytes."""
-    block = read(tensor)
-    return block, torch.from_numpy(block.array)

@@ -113,8 +113,12 @@ class Work(WorkBase):
                     self._future.work = self
             return self._future
 
-    def is_completed(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it is known to be over."""
         return self._over.is_set()
+
+    def is_completed(self) -> bool:
+        return self.is_over()
 
     def is_success(self) -> bool:
         return self._over.is_set() and self._error is None
