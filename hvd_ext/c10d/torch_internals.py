@@ -232,9 +232,3 @@ class GroupBase(_Base):
 
         def _end_coalescing(self, device: torch.device) -> Any:
             return self.end_coalescing()
-
-    def start_coalescing(self) -> None:
-        raise NotImplementedError
-
-    def end_coalescing(self) -> Any:
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A process group without operations: their order, their limits, and their end."""
+"""A process group without collectives: messages, and the order, limits and end of all it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from torch import Tensor
 
 from hvd_ext.c10d.backend.tensors import check, check_written
-from hvd_ext.c10d.backend.work import Turns, Work
+from hvd_ext.c10d.backend.work import Together, Turns, Work
 from hvd_ext.c10d.collectives import about
 from hvd_ext.c10d.torch_internals import GroupBase, untraced
 from hvd_ext.c10d.without_mpi import by_mpi
@@ -48,7 +48,7 @@ def collective(method: M) -> M:
 
 
 class GroupCore(GroupBase):
-    """The ranks of one process group, without operations."""
+    """The ranks of one process group, without collectives."""
 
     def __init__(
         self,
@@ -147,6 +147,65 @@ class GroupCore(GroupBase):
         return StallError(
             f"{name} did not end within {waited_s:g} s: look for late ranks, or wait longer"
         )
+
+    @untraced
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait until every rank is here, and name those that are not.
+
+        Args:
+            timeout: a timedelta, or torch's options; by default the group's.
+            wait_all_ranks: all missing ranks are always named.
+
+        Raises:
+            StallError: on every rank that arrived.
+        """
+        self._check_open("monitored_barrier()")
+        limit = timeout if isinstance(timeout, timedelta) else getattr(timeout, "timeout", None)
+        try:
+            self._messages.meet(self._limit_s(limit))
+        except StallError as error:
+            if not error.ranks:
+                raise
+            # Gloo's words, for which programs may look; its ranks are those of the group.
+            first = self._ranks.index(error.ranks[0])
+            words = f"Rank {first} failed to pass monitoredBarrier"
+            raise StallError(f"{words}: {error}", error.ranks) from None
+
+    @untraced
+    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
+        """Begin to send a tensor to a rank of the group."""
+        return self._message("send()", tensors, lambda t: self._messages.send(t, peer, tag))
+
+    @untraced
+    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
+        """Begin to receive a tensor from a rank of the group."""
+        return self._message("recv()", tensors, lambda t: self._messages.receive(t, peer, tag))
+
+    @untraced
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
+        """Begin to receive a tensor from whichever rank sends one."""
+        return self._message("recv()", tensors, lambda t: self._messages.receive(t, None, tag))
+
+    def _message(self, name: str, tensors: list[Tensor], begin: Callable[[Tensor], Work]) -> Work:
+        self._check_open(name)
+        check(name, tensors)
+        if len(tensors) != 1:
+            raise UsageError(f"{name} of {len(tensors)} tensors: call it for each")
+        message = begin(tensors[0])
+        if self._together is not None:
+            self._together.append(message)
+        return message
+
+    @untraced
+    def start_coalescing(self) -> None:
+        """Have `end_coalescing` answer for what begins from now on."""
+        self._together = []
+
+    @untraced
+    def end_coalescing(self) -> Together:
+        """The work that has begun since."""
+        works, self._together = self._together or [], None
+        return Together(works)
 
     def _check_open(self, name: str) -> None:
         if not self._is_open:
