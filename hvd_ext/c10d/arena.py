@@ -96,7 +96,6 @@ class BucketArena(HostArena):
         return self.shared and self.is_known(index, buffer)
 
     def explain(self) -> str:
-        """Say which buckets there are, where they lie, and how they are reduced."""
         where = "reduced where they lie" if self.shared else "copied to shared memory and back"
         return f"{explain_buckets(self.described, where)}\n{super().explain()}"
 

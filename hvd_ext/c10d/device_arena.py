@@ -55,7 +55,6 @@ class DeviceBucketArena(DeviceArena):
         self._sources = [buffer.data_ptr() for buffer in buffers]
 
     def is_known(self, index: int, buffer: torch.Tensor) -> bool:
-        """Whether a buffer is the one that bucket `index` was made for."""
         return index < len(self._sources) and self._sources[index] == buffer.data_ptr()
 
     def put(self, index: int, buffer: torch.Tensor) -> None:
@@ -78,6 +77,5 @@ class DeviceBucketArena(DeviceArena):
             self._runtime.memcpyAsync(to, source, length, kind, stream)
 
     def explain(self) -> str:
-        """Report which buckets there are, and how they are reduced."""
         said = explain_buckets(self.described, "copied to memory of the GPU that peers can open")
         return f"{said}\n{super().explain()}"

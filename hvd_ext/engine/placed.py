@@ -73,7 +73,6 @@ class Placed(OneNode):
         return memory
 
     def all_gather(self, out: Block, own: Block) -> None:
-        """As `OneNode.all_gather`."""
         count = own.count_bytes
         in_place = own.address == out.address + self.rank * count
         place = self._agree(out if in_place else None, count, "all_gather")
@@ -108,7 +107,6 @@ class Placed(OneNode):
         self._grow()
 
     def fail(self, why: str) -> None:
-        """As `OneNode.fail`."""
         super().fail(why)
         if self._places is not None:
             self._places.fail(self._place_ticket, FOREVER, why)

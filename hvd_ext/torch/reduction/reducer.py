@@ -47,14 +47,9 @@ class Reducer:
     Every rank builds it alike. It needs all of `add`, `synchronize` and backward to
     be called from one thread.
 
-    Attributes:
-        number: among the optimizers of this process.
-        in_flight: this rank has a part of the step's gradients.
+    Attributes, in addition to those of `Reduces`:
         listening: gradients that autograd makes are this reducer's.
         times_hooks: hooks are timed in this step.
-        frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        join_refusal: why this rank may not take part in a step with zeros, and update nothing;
-            None: it may.
         can_share: another optimizer may train the same parameters.
         copies_back: short sums may be copied to where autograd has made the gradients.
     """
@@ -122,7 +117,6 @@ class Reducer:
 
     @property
     def has_residuals(self) -> bool:
-        """Whether compression may have rounded something away that is not sent yet."""
         return self._factory.compression.format.has_residual or bool(self._unsent)
 
     def observe(self, observer: Observer | None) -> None:
@@ -130,7 +124,6 @@ class Reducer:
         self._arenas.observer = observer
 
     def drain(self) -> Residuals:
-        """As residuals.drain, of all arenas."""
         return residuals.drain(self._arenas.placed, self._factory.node) or self._unsent
 
     def keep(self, drained: Residuals) -> None:

@@ -39,7 +39,6 @@ class ReproducibleReducer(Reducer):
     copies_back = False
 
     def __init__(self, *arguments: Any) -> None:
-        """As Reducer."""
         # Of this step.
         self._pass = 0
         self._taken: set[int] = set()  # gradients that this pass has made
@@ -47,7 +46,6 @@ class ReproducibleReducer(Reducer):
         super().__init__(*arguments)
 
     def explain(self) -> str:
-        """As of Reducer, and what is guaranteed."""
         each = self._passes_per_step
         return f"{explain(self._factory.slots, each)}\n{super().explain()}"
 
@@ -64,7 +62,6 @@ class ReproducibleReducer(Reducer):
             )
 
     def ready(self, index: int) -> None:
-        """Take the gradient of slot `index`, which autograd has made."""
         slot = self._slots[index]
         if self._pass == self._passes_per_step or index in self._taken:
             raise AssertionError(

@@ -55,7 +55,6 @@ class ShardedState(MutableMapping[Any, Any]):
         return self._whole[key] if key in self else default
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """As a dict's."""
         return self._whole[key] if key in self else self._whole.setdefault(key, default)
 
     def pop(self, key: Any, default: Any = _NONE) -> Any:

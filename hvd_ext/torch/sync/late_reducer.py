@@ -72,7 +72,6 @@ class LateReducer:
         factory: ArenaFactory,
         sparse: SparseExchange,
     ) -> None:
-        """As Reducer."""
         self.number = 0
         self.frozen = Frozen()
         # The one that takes in this step's gradients, and the one of the step before and after.
@@ -84,7 +83,6 @@ class LateReducer:
 
     @property
     def in_flight(self) -> bool:
-        """This rank has a part of the step's gradients."""
         return self._now.in_flight or self._other.in_flight
 
     @property
@@ -94,12 +92,10 @@ class LateReducer:
 
     @property
     def has_residuals(self) -> bool:
-        """As of Reducer, of either."""
         return self._now.has_residuals or self._other.has_residuals
 
     def explain(self) -> str:
-        """As of Reducer: both have the same buckets."""
-        return self._now.explain()
+        return self._now.explain()  # both have the same buckets
 
     def synchronize(self) -> None:
         """Start to reduce this step's gradients, and leave the last step's in `.grad`.
@@ -139,12 +135,10 @@ class LateReducer:
         self._other.add(named_parameters)
 
     def observe(self, observer: Observer | None) -> None:
-        """As of Reducer."""
         self._now.observe(observer)
         self._other.observe(observer)
 
     def drain(self) -> Residuals:
-        """As of Reducer, of both."""
         found = self._now.drain()
         for parameter, more in self._other.drain().items():
             found[parameter] = found[parameter] + more
@@ -158,7 +152,6 @@ class LateReducer:
         self._other.keep({})
 
     def set_passes_per_step(self, passes: int) -> None:
-        """As of Reducer."""
         self._now.set_passes_per_step(passes)
         self._other.set_passes_per_step(passes)
 
@@ -171,15 +164,12 @@ class LateReducer:
         self._other.reset()
 
     def leave_step(self) -> None:
-        """As of Reducer."""
         self._now.leave_step()
 
     def take_part(self) -> None:
-        """As of Reducer."""
         self._now.forget_gradients()
         self.synchronize()
 
     def close(self) -> None:
-        """As of Reducer."""
         self._now.close()
         self._other.close()
