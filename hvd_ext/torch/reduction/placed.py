@@ -41,18 +41,6 @@ class PlacedArena:
     memory: torch.Tensor
     address: int
 
-    def check_unmoved(self) -> None:
-        """Check that the memory is still the arena's.
-
-        Raises:
-            UsageError: torch has moved it.
-        """
-        if self.memory.data_ptr() != self.address:
-            raise UsageError(
-                "the gradients' memory was moved, as model.share_memory() does: call that before "
-                "DistributedOptimizer()"
-            )
-
 
 class PlacedArenas:
     """The arenas of one optimizer, and the thread that reduces their buckets.
@@ -89,9 +77,16 @@ class PlacedArenas:
         return buckets
 
     def check_unmoved(self) -> None:
-        """As of PlacedArena, of each."""
-        for placed in self.placed:
-            placed.check_unmoved()
+        """Check that the memory of gradients is still that of their arenas.
+
+        Raises:
+            UsageError: torch has moved it.
+        """
+        if any(placed.memory.data_ptr() != placed.address for placed in self.placed):
+            raise UsageError(
+                "the gradients' memory was moved, as model.share_memory() does: call that before "
+                "DistributedOptimizer()"
+            )
 
     def submit(self, bucket: BucketState) -> None:
         """Have the thread reduce a bucket, after those that were submitted before."""

@@ -18,9 +18,7 @@ from hvd_ext.torch.parameters import in_memory_order, placed_as
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvd_ext.arena.protocol import Arena
     from hvd_ext.torch.reduction.placed import PlacedArena
-    from hvd_ext.torch.reduction.slot import GradientSlot
 
 Residuals = dict[torch.nn.Parameter, torch.Tensor]
 
@@ -40,7 +38,22 @@ def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
     """
     found: Residuals = {}
     for each in placed:
-        found |= _drain(each.arena, each.slots, node)
+        shards = node.allgather(each.arena.shards)
+        for index, total in enumerate(each.arena.drain()):
+            if total is None:
+                continue
+            bucket = each.arena.layout.buckets[index]
+            whole = np.empty(bucket.count, np.float32)
+            parts = [of[index] for of in shards]
+            begins = [(begin - bucket.offset_bytes) // 4 for begin, _ in parts]
+            counts = [(end - begin) // 4 for begin, end in parts]
+            node.Allgatherv(total, [whole, counts, begins, None])
+            for span in bucket.spans:
+                if span.columns:
+                    parameter = each.slots[span.parameter].parameter
+                    at = (span.offset_bytes - bucket.offset_bytes) // 4
+                    flat = torch.from_numpy(whole[at : at + span.count].copy())
+                    found[parameter] = placed_as(parameter, flat)
     return found
 
 
@@ -61,23 +74,3 @@ def keep(
         }
         for index in range(len(each.arena.layout.buckets)):
             each.arena.keep(index, of_parameters)
-
-
-def _drain(arena: Arena, slots: Sequence[GradientSlot], node: MPI.Comm) -> Residuals:
-    found: Residuals = {}
-    shards = node.allgather(arena.shards)
-    for index, total in enumerate(arena.drain()):
-        if total is None:
-            continue
-        bucket = arena.layout.buckets[index]
-        whole = np.empty(bucket.count, np.float32)
-        parts = [of[index] for of in shards]
-        begins = [(begin - bucket.offset_bytes) // 4 for begin, _ in parts]
-        node.Allgatherv(total, [whole, [(end - begin) // 4 for begin, end in parts], begins, None])
-        for span in bucket.spans:
-            if span.columns:
-                parameter = slots[span.parameter].parameter
-                at = (span.offset_bytes - bucket.offset_bytes) // 4
-                flat = torch.from_numpy(whole[at : at + span.count].copy())
-                found[parameter] = placed_as(parameter, flat)
-    return found

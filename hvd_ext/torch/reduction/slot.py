@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.parameters import placed_as
 from hvd_ext.torch.torch_internals import InFlight, version_of
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class GradientSlot:
         p = self.parameter
         dtype = getattr(torch, bucket.layout.dtype)  # of the sum, which may be wider
         flat = memory[offset_bytes : offset_bytes + p.numel() * dtype.itemsize]
-        view = flat.view(dtype)
-        self.view = view.as_strided(p.shape, grad_strides(p))
+        self.view = placed_as(p, flat.view(dtype))
         self.address = self.view.data_ptr()
         self.may_wait = p.device.type == "cpu" and flat.numel() <= _SHORT_BYTES
         self.bucket = bucket

@@ -18,7 +18,7 @@ import torch
 
 from hvd_ext.arena.layout import parts
 from hvd_ext.errors import MismatchError
-from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.parameters import in_memory_order, placed_as
 from hvd_ext.torch.sharded.elementwise import Tried, on_other_parameters
 from hvd_ext.torch.sharded.gradient import ShardedGradient
 from hvd_ext.torch.torch_internals import STEP_HOOKS, holders_of, unhooked_step
@@ -256,7 +256,7 @@ class Shards:
         return norm
 
     def _move(self, parameter: torch.nn.Parameter, home: torch.Tensor) -> None:
-        home = home.as_strided(parameter.shape, grad_strides(parameter))
+        home = placed_as(parameter, home)
         home.copy_(parameter.data)
         parameter.data = home
         self._homes.append((parameter, home, home.data_ptr(), holders_of(home)))
@@ -298,12 +298,12 @@ class Shards:
                 f"some ranks have forgotten their part of the state of {slot.name!r}, and others "
                 "have not: change optimizer.state on all ranks alike"
             )
-        shape, strides = slot.parameter.shape, grad_strides(slot.parameter)
         whole: State = {}
         for key, value in held[0].items():
             whole[key] = value
             if isinstance(value, torch.Tensor) and value.ndim == 1:
-                whole[key] = torch.cat([state[key] for state in held]).as_strided(shape, strides)
+                every = torch.cat([state[key] for state in held])
+                whole[key] = placed_as(slot.parameter, every)
         return whole
 
     def _keep(self, slot: GradientSlot, whole: State) -> None:
@@ -312,7 +312,6 @@ class Shards:
 
     def _cut(self, whole: State, part: Part) -> State:
         parameter = part.slot.parameter
-        strides = grad_strides(parameter)
         cut: State = {}
         for key, value in whole.items():
             if not isinstance(value, torch.Tensor):
@@ -321,12 +320,7 @@ class Shards:
             elif value.shape != parameter.shape or not (value.ndim or key in self._per_element):
                 cut[key] = value.clone()
             else:
-                if value.stride() != strides:
-                    value = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(
-                        value
-                    )
-                flat = value.as_strided((value.numel(),), (1,))
-                cut[key] = flat[part.begin : part.end].clone()
+                cut[key] = in_memory_order(parameter, value)[part.begin : part.end].clone()
         return cut
 
 
