@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import STALL_TIMEOUT, Hosts, StallReport
-from hvd_ext.job.waiting import until
+from hvd_ext.job.waiting import message, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -157,13 +157,4 @@ class _Round(Generic[T]):
 
     def _received(self, request: MPI.Request, within_s: float) -> tuple[bool, Any]:
         """Whether rank 0's message is here in time, and that; rank 0 may have left."""
-        found: tuple[bool, Any] = False, None
-
-        def over() -> bool:
-            nonlocal found
-            left = 0 in self._left()
-            found = request.test()
-            return left or found[0]
-
-        until(over, within_s)
-        return found
+        return message(request, within_s, has_left=lambda: 0 in self._left())

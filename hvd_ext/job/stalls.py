@@ -137,7 +137,7 @@ class StallMonitor:
                 left = self._left()
                 if gone := [rank for rank in late.args[0] if self._of_node[rank] in left]:
                     raise self.error(gone, ended=True) from None
-                ranks = self._world_ranks(late)
+                ranks = [self._of_node[rank] for rank in late.args[0]]
                 shown = waiting_for_ranks("exchange", about or self._occasion, start_s, ranks)
                 waited_s = time.monotonic() - start_s
                 if waited_s >= self._limit_s:
@@ -158,9 +158,6 @@ class StallMonitor:
         ranks = [self._of_node[rank] for rank in late]
         report = StallReport(ranks, self._occasion, self._limit_s, ended, self._setting)
         return report.error(self._hosts)
-
-    def _world_ranks(self, late: OSError) -> list[int]:
-        return [self._of_node[rank] for rank in late.args[0]]
 
 
 def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:

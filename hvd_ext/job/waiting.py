@@ -46,15 +46,22 @@ class Request(Protocol):
 
 
 def message(
-    request: Request, within_s: float, most_sleep_s: float = _MOST_SLEEP_S
+    request: Request,
+    within_s: float,
+    most_sleep_s: float = _MOST_SLEEP_S,
+    has_left: Callable[[], bool] = lambda: False,
 ) -> tuple[bool, Any]:
-    """Whether a request is over in time, and the object that it received, if any."""
+    """Whether a request is over in time, and the object that it received, if any.
+
+    Once `has_left` says that the partner is gone, it is not waited for.
+    """
     found: tuple[bool, Any] = False, None
 
     def over() -> bool:
         nonlocal found
+        left = has_left()  # asked first: all its earlier messages are here then
         found = request.test()
-        return found[0]
+        return left or found[0]
 
     until(over, within_s, most_sleep_s=most_sleep_s)
     return found
