@@ -1,7 +1,8 @@
-"""Tensors as numpy and MPI take them: the name of their type, and their memory."""
+"""Tensors as numpy and MPI take them: the name of their type, their memory, and where they are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,3 +29,12 @@ def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 def in_numpys_dtype(tensor: torch.Tensor) -> torch.Tensor:
     """A view in a type that numpy has: uint16 for bfloat16, which numpy lacks."""
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value: itself, or those in a nest of mappings and sequences."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(one)

@@ -15,7 +15,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from hvd_ext.c10d import torch_internals
 from hvd_ext.events import recorder, region
 from hvd_ext.job.ending import at_exit
 from hvd_ext.job.polled import Polled
+from hvd_ext.tensors import tensors_in
 
 # Its groups report themselves what they do.
 _REPORTS_ITSELF = "hvd_ext"
@@ -163,7 +164,7 @@ class _Watcher:
 
     def call(self, operator: _Operator, run: Callable[[], Any], arguments: dict[str, Any]) -> Any:
         """Run an operator, and record when it began and when its work was done."""
-        tensors = list(_tensors(arguments[operator.payload]))
+        tensors = list(tensors_in(arguments[operator.payload]))
         device = tensors[0].device.type if tensors else "cpu"
         group = self._group(torch_internals.group_of(arguments["process_group"]), device)
         if group is None:
@@ -338,14 +339,6 @@ def _once_over(future: Any, done: Callable[[Any], None]) -> bool:
     if over:
         done(future)
     return over
-
-
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif argument is not None:
-        for one in argument:
-            yield from _tensors(one)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -109,7 +109,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hvd_ext.arena",
     },
     # Fingerprints of what the optimizer has.
-    "hvd_ext.torch.audit": {*MPI, "torch", "xxhash", "hvd_ext.job", "hvd_ext.torch"},
+    "hvd_ext.torch.audit": {
+        *(*MPI, "torch", "xxhash", "hvd_ext.tensors", "hvd_ext.job", "hvd_ext.torch"),
+    },
     # Horovod's interface where Horovod is not installed: it knows neither that nor the optimizer.
     "hvd_ext.torch.standalone": {
         *MPI,

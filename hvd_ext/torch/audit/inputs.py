@@ -6,7 +6,6 @@ requires a gradient was computed, such as the argument of a loss: it is not an i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.modules.module import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from hvd_ext.tensors import tensors_in
 from hvd_ext.torch.audit.fingerprints import Stream
 
 
@@ -49,21 +49,10 @@ class Inputs:
         if self._outermost is not None or not torch.is_grad_enabled():
             return
         self._outermost = module
-        for tensor in _tensors(arguments):
+        for tensor in tensors_in(arguments):
             if not tensor.requires_grad:
                 self._stream.add(tensor)
 
     def _after(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:
         if module is self._outermost:
             self._outermost = None
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
