@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from hvd_ext.events import recorder
@@ -18,10 +18,9 @@ _ONCE = re.compile(r"noname\.\d+$")
 _MOST_NAMES = 10_000
 
 
-@contextmanager
 def waiting_for_ranks(
     operation: str, about: str, since_s: float, late: Sequence[int]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """A context in which this thread waits for ranks that are known to be late.
 
     Args:
@@ -32,16 +31,18 @@ def waiting_for_ranks(
     """
     found = recorder()
     if found is None:
-        yield
-        return
+        return nullcontext()
     ranks = (ctypes.c_int * len(late))(*late)
-    found.hvprof_named_wait_begins(
-        operation.encode(), about.encode(), 0, 0, 0, since_s, len(late), ranks
-    )
+    return _waiting(found, operation, about, 0, 0, 0, since_s, len(late), ranks)
+
+
+@contextmanager
+def _waiting(library: Any, operation: str, about: str, *others: Any) -> Iterator[None]:
+    library.hvprof_named_wait_begins(operation.encode(), about.encode(), *others)
     try:
         yield
     finally:
-        found.hvprof_wait_ends()
+        library.hvprof_wait_ends()
 
 
 class NamedOperations:
@@ -86,8 +87,7 @@ class NamedOperations:
         self._counts.clear()
         self._joins += 1
 
-    @contextmanager
-    def waiting(self, operation: str, name: str, key: int) -> Iterator[None]:
+    def waiting(self, operation: str, name: str, key: int) -> AbstractContextManager[None]:
         """A context in which this thread waits for an operation.
 
         Args:
@@ -97,13 +97,7 @@ class NamedOperations:
         """
         of = f" of {name!r}" if name != operation else ""
         about = f"{self._owner}'s {operation}{of}{self._within}"
-        self._library.hvprof_named_wait_begins(
-            operation.encode(), about.encode(), self._group, key, 0, 0.0, 0, None
-        )
-        try:
-            yield
-        finally:
-            self._library.hvprof_wait_ends()
+        return _waiting(self._library, operation, about, self._group, key, 0, 0.0, 0, None)
 
 
 def _digest(text: str, count_bytes: int) -> int:
