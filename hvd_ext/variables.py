@@ -24,20 +24,20 @@ class Variable(Generic[T]):
 
     Attributes:
         name: its name.
-        shown_default: its value where it is not set, for people.
         effect: the value it takes and what that changes, in Markdown, for the table in docs.
         reader: the part of the project that reads it.
         parse: its value, from the text, or from None where it is not set and has no default;
             raises ValueError with the rule that the text breaks.
         default: the text that counts where it is not set.
+        shown: what the table shows for it, if that is neither the text nor "unset".
     """
 
     name: str
-    shown_default: str
     effect: str
     reader: str
     parse: Callable[[str | None], T]
     default: str | None = None
+    shown: str = ""
 
     def read(self, environ: Mapping[str, str] | None = None) -> T:
         """The value in the environment.
@@ -58,10 +58,6 @@ class Variable(Generic[T]):
     def is_set(self) -> bool:
         """Whether the environment has it."""
         return self.name in os.environ
-
-
-def _text(text: str | None) -> str:
-    return text or ""
 
 
 def _text_or_none(text: str | None) -> str | None:
@@ -143,39 +139,36 @@ def _steps_and_action(text: str | None) -> tuple[int, bool]:
 
 AUDIT = Variable(
     "HVD_EXT_AUDIT",
-    "unset",
     "folder in which every rank writes fingerprints of what it trains with, for `hvprof audit`",
     "hvd_ext.torch",
     _path_or_none,
 )
 AUDIT_EVERY = Variable(
     "HVD_EXT_AUDIT_EVERY",
-    "unset",
     "steps from one audit to the next. Ranks then also compare their parameters, and the job"
     " ends and names a rank whose parameters differ; `100:warn` only warns",
     "hvd_ext.torch",
     _steps_and_action,
     "1",
+    shown="unset",
 )
 BUCKET_BYTES = Variable(
     "HVD_EXT_BUCKET_BYTES",
-    "measured",
     "maximum size of a bucket, such as `4 MiB`",
     "hvd_ext.torch",
     _bytes_or_none,
+    shown="measured",
 )
 COMPRESSION = Variable(
     "HVD_EXT_COMPRESSION",
-    "none",
     "format of gradients between nodes, such as bf16, powersgd or auto, for scripts that set no"
     " `compression=`",
     "hvd_ext.torch, hvd_ext.c10d",
-    _text,
+    str,
     "none",
 )
 DEVICE_ARENA = Variable(
     "HVD_EXT_DEVICE_ARENA",
-    "1",
     "1 reduces gradients on GPUs over CUDA IPC, where a check before the first step finds the"
     " right bits; 0 leaves them to Horovod, or to DDP's process group",
     "hvd_ext.torch, hvd_ext.c10d",
@@ -184,7 +177,6 @@ DEVICE_ARENA = Variable(
 )
 DEVICE_HALOS = Variable(
     "HVD_EXT_DEVICE_HALOS",
-    "1",
     "1 exchanges halos of tensors on GPUs over CUDA IPC, where a check before the first one finds"
     " the right bits; 0 takes them through the host's memory",
     "hvd_ext.spatial",
@@ -193,7 +185,6 @@ DEVICE_HALOS = Variable(
 )
 KEEP_MEMORY = Variable(
     "HVD_EXT_KEEP_MEMORY",
-    "1",
     "1 keeps freed memory in the process; 0 leaves malloc's settings unchanged",
     "hvd_ext.torch, hvd-launch",
     _switch("0 for malloc as it is"),
@@ -201,15 +192,14 @@ KEEP_MEMORY = Variable(
 )
 KERNELS = Variable(
     "HVD_EXT_KERNELS",
-    "widest",
     "vector instructions of sums of 16-bit floats within a node: scalar, avx2 or avx512; the"
     " bits are the same",
     "hvd_ext",
     _text_or_none,
+    shown="widest",
 )
 REPRODUCIBLE = Variable(
     "HVD_EXT_REPRODUCIBLE",
-    "unset",
     "number of slots of a step whose bits do not depend on the number of ranks, for scripts"
     " that set no `reproducible=`",
     "hvd_ext.torch",
@@ -217,7 +207,6 @@ REPRODUCIBLE = Variable(
 )
 SHARDED = Variable(
     "HVD_EXT_SHARDED",
-    "0",
     "1 shards the optimizer's update over the ranks of a node, for scripts that set no `sharded=`",
     "hvd_ext.torch",
     _switch("0 to have every rank update all parameters"),
@@ -226,7 +215,6 @@ SHARDED = Variable(
 STALL_TIMEOUT_S = Variable(
     # Long enough for what one rank does alone: evaluation, writing a checkpoint.
     "HVD_EXT_STALL_TIMEOUT_S",
-    "600",
     "seconds to wait for a late rank before the job ends with the names of missing ranks",
     "hvd_ext",
     _seconds,
@@ -234,44 +222,40 @@ STALL_TIMEOUT_S = Variable(
 )
 SYNC = Variable(
     "HVD_EXT_SYNC",
-    "every_step",
     "how often nodes exchange, for scripts that set no `sync=`: every_step, one_step_late,"
     " local_sgd:steps=N or diloco:steps=N",
     "hvd_ext.torch",
-    _text,
+    str,
     "every_step",
 )
 TABLE = Variable(
     "HVD_EXT_TABLE",
-    "built in",
     "path of a table of allreduce algorithms (JSON, read by rank 0)",
     "hvd_ext",
     _text_or_none,
+    shown="built in",
 )
 OWN_DEVICE = Variable(
     "HVD_LAUNCH_OWN_DEVICE",
-    "unset",
     "number of the GPU that belongs to this rank; set by `hvd-launch exec`",
     "hvd-launch",
     _text_or_none,
 )
 HVPROF_DIR = Variable(
     "HVPROF_DIR",
-    "unset",
     "folder of the recording; set by `hvprof record`",
     "the recorder",
     _text_or_none,
 )
 HVPROF_TRACE = Variable(
     "HVPROF_TRACE",
-    "0",
     "number of calls that each rank keeps one by one; set by `hvprof record --trace`",
     "the recorder",
     _text_or_none,
+    shown="0",
 )
 HVPROF_GPU = Variable(
     "HVPROF_GPU",
-    "unset",
     "first and last step that torch.profiler records on each rank, such as `11-13`; set by "
     "`hvprof record --gpu`",
     "hvd_ext",
@@ -309,7 +293,7 @@ def misspelt(names: Iterable[str]) -> list[str]:
 def table() -> str:
     """The Markdown table of all variables."""
     rows = [
-        f"| `{v.name}` | {v.reader} | {v.shown_default} | {v.effect} |"
+        f"| `{v.name}` | {v.reader} | {v.shown or v.default or 'unset'} | {v.effect} |"
         for v in sorted(VARIABLES, key=lambda v: v.name)
     ]
     return "\n".join(["| variable | read by | default | effect |", "|---|---|---|---|", *rows])
