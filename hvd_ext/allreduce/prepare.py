@@ -100,12 +100,8 @@ def check_dtype(buffer: Array, dtype: str | None = None) -> str:
     """
     name = _NAMES.get(buffer.dtype) if dtype is None else dtype
     if name not in DTYPES or buffer.dtype != _STORED[name]:
-        raise _unsupported(buffer, name or buffer.dtype.name)
+        raise UsageError(
+            f"dtype {name or buffer.dtype.name!r} in an array of {buffer.dtype}: use one of "
+            f"{', '.join(DTYPES)}, bfloat16 in an array of uint16"
+        )
     return name
-
-
-def _unsupported(buffer: Array, dtype: str) -> UsageError:
-    return UsageError(
-        f"dtype {dtype!r} in an array of {buffer.dtype}: use one of "
-        f"{', '.join(DTYPES)}, bfloat16 in an array of uint16"
-    )

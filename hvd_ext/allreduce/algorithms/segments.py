@@ -89,7 +89,9 @@ def transfer_and_combine(
         comm.Sendrecv(outgoing, to, TAG, received, source, TAG)
         _combine(operation, target, received, theirs_first)
         return
-    slots = _two_slots(min(most, len(target)), target.dtype)
+    capacity = min(most, len(target))
+    both = scratch(2 * capacity, target.dtype)
+    slots = both[:capacity], both[capacity:]
     targets = list(_parts(target, most))
     received_in = [slots[index % 2][: len(part)] for index, part in enumerate(targets)]
 
@@ -126,11 +128,6 @@ def _stream(
                 request.Wait()
         if index < len(receives):
             arrived(index)
-
-
-def _two_slots(count: int, dtype: Any) -> tuple[Array, Array]:
-    both = scratch(2 * count, dtype)
-    return both[:count], both[count:]
 
 
 def _combine(operation: Operation, target: Array, received: Array, theirs_first: bool) -> None:

@@ -58,7 +58,7 @@ class Communicator:
                 import cupy
 
                 with cupy.cuda.Device(device):
-                    of = group.size, _id_of(first), group.rank
+                    of = group.size, _Id.from_buffer_copy(first), group.rank
                     self._check(self._nccl.ncclCommInitRank(ctypes.byref(self._comm), *of))
 
         on_every_rank(topology, join)
@@ -111,10 +111,6 @@ def refuse(topology: Topology, device: int, reason: str) -> None:
 def refusal(topology: Topology, device: int) -> str:
     """Why NCCL cannot be used by these ranks; empty if it can, or was not tried."""
     return _refusals.get((device, tuple(topology.ranks)), "")
-
-
-def _id_of(content: bytes) -> _Id:
-    return _Id.from_buffer_copy(content)
 
 
 def _load() -> Any:

@@ -82,7 +82,7 @@ def waited_for(begin: Callable[P, int]) -> Callable[P, Any]:
 def barrier(process_set: Any = ranks.global_process_set) -> None:
     """Wait until all ranks are here."""
     require_all_ranks(process_set)
-    synchronize(ask(Request(next_name("barrier"), "barrier"), _nothing))
+    synchronize(ask(Request(next_name("barrier"), "barrier"), lambda own: None))
 
 
 def join(device: int = -1) -> int:
@@ -101,10 +101,6 @@ def join(device: int = -1) -> int:
     if named := ranks.job().named:
         named.joined()
     return last
-
-
-def _nothing(own: Sequence[Any]) -> None:
-    del own
 
 
 def next_name(kind: str) -> str:
