@@ -31,10 +31,7 @@ def read_table(world: MPI.Comm) -> Table:
     source, content, problem = world.bcast((source, content, problem))
     if problem:
         raise UsageError(problem)
-    return parse(content, source) if source else built_in(_library())
-
-
-def _library() -> str:
-    """The name of the MPI library; "" where the ranks are not MPI's, which are of one node."""
+    # Ranks that MPI did not start are of one node.
     mpi = sys.modules.get("mpi4py.MPI")
-    return str(mpi.Get_library_version()) if mpi else ""
+    library = str(mpi.Get_library_version()) if mpi else ""
+    return parse(content, source) if source else built_in(library)

@@ -81,7 +81,7 @@ class LowRank:
         lengths = [[m.columns for m in matrices], [m.rows for m in matrices]]
         self._messages = [np.zeros(raw + rank * sum(n), np.float32) for n in lengths]
         self._factors = [
-            _split(message[raw:], [rank * length for length in of])
+            np.split(message[raw:], rank * np.cumsum(of)[:-1]) if of else []
             for message, of in zip(self._messages, lengths, strict=True)
         ]
         self._sums = [prepare(message) for message in self._messages]
@@ -156,7 +156,3 @@ def _outside(
         if begin < end:
             found.append((begin, end))
     return found
-
-
-def _split(message: Array, lengths: Sequence[int]) -> list[Array]:
-    return np.split(message, np.cumsum(lengths)[:-1]) if lengths else []

@@ -148,7 +148,11 @@ class Topology:
         """The numbers of the node's ranks, as `ranks` has them, by local rank."""
         if self.one_node:
             return list(self.ranks)
-        return [self.ranks[rank] for rank in _world_ranks(self.world, self.node)]
+        from mpi4py import MPI
+
+        local, group = list(range(self.node.size)), self.node.group
+        ranks = MPI.Group.Translate_ranks(group, local, self.world.group)
+        return [self.ranks[rank] for rank in ranks]
 
 
 def discover(comm: MPI.Comm, timeout_s: float, ranks: tuple[int, ...] = ()) -> Topology:
@@ -184,10 +188,3 @@ def discover(comm: MPI.Comm, timeout_s: float, ranks: tuple[int, ...] = ()) -> T
 def _named(comm: MPI.Comm, name: str) -> MPI.Comm:
     comm.Set_name(f"hvd_ext.{name}")
     return comm
-
-
-def _world_ranks(world: MPI.Comm, comm: MPI.Comm) -> list[int]:
-    from mpi4py import MPI
-
-    ranks = range(comm.size)
-    return list(MPI.Group.Translate_ranks(comm.group, list(ranks), world.group))

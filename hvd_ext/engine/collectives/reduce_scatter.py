@@ -17,7 +17,7 @@ from hvd_ext.engine.collectives.all_reduce import all_reduce
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
@@ -46,7 +46,8 @@ def reduce_scatter(
     mine = levels.relayed[levels.local_rank]
     order = [row for relayed in levels.relayed for row in relayed]
     most = min(len(out), PIECE_BYTES // levels.size // out.itemsize)
-    sources = _sources(levels)
+    # The rank of each node that sends its partial sum of this rank's row.
+    sources = [levels.nodes.relay(levels.rank, node) for node in range(len(levels.nodes.ranks))]
     # One piece is under way between the nodes while the next is reduced within.
     arriving = scratch(2 * len(sources) * most, out.dtype).reshape(2, len(sources), most)
 
@@ -89,11 +90,6 @@ def reduce_scatter(
         under_way = begun
     if under_way is not None:
         under_way()
-
-
-def _sources(levels: Levels) -> Sequence[int]:
-    """The rank of each node that sends its partial sum of this rank's row."""
-    return [levels.nodes.relay(levels.rank, node) for node in range(len(levels.nodes.ranks))]
 
 
 def _combine(partial: Array, out: Array, dtype: str, operation: str) -> None:

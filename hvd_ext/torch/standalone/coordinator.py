@@ -146,9 +146,10 @@ class Coordinator:
 
     def _answer(self, name: str, requests: Mapping[int, Request]) -> Answer:
         first = _any(requests)
-        problem = next(filter(None, map(_problem, sorted(requests.items()))), "")
-        if problem:
-            return Answer(name, error=InvalidRequestError(f"{first.title}: {problem}"))
+        for rank, request in sorted(requests.items()):
+            if request.problem:
+                problem = f"{first.title}: rank {rank}: {request.problem}"
+                return Answer(name, error=InvalidRequestError(problem))
         difference = _difference(requests)
         if self._joined and first.kind != "allreduce" and not difference:
             names = name_ranks(sorted(self._joined), self._hosts)
@@ -161,11 +162,6 @@ class Coordinator:
 
 def _any(requests: Mapping[int, Request]) -> Request:
     return requests[min(requests)]
-
-
-def _problem(request_of: tuple[int, Request]) -> str:
-    rank, request = request_of
-    return request.problem and f"rank {rank}: {request.problem}"
 
 
 def _difference(requests: Mapping[int, Request]) -> str:

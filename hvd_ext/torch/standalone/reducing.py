@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.tensors import dtype_name
 from hvd_ext.torch.standalone import ranks
 from hvd_ext.torch.standalone.collectives import allgather_async, without_rows
@@ -22,13 +23,7 @@ from hvd_ext.torch.standalone.handles import (
     waited_for,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
-from hvd_ext.torch.standalone.reductions import (
-    OPERATIONS,
-    Adasum,
-    Average,
-    Sum,
-    reducible,
-)
+from hvd_ext.torch.standalone.reductions import OPERATIONS, Adasum, Average, Sum
 from hvd_ext.torch.standalone.refused import needs_horovod
 
 Tensors = Sequence[torch.Tensor]
@@ -174,7 +169,7 @@ def _reduce(
         raise ValueError(f"op={op!r}: use hvd.Average, Sum, Min, Max or Product")
     hosts = on_host(kind, tensors)
     for tensor in tensors:
-        if not reducible(tensor):
+        if dtype_name(tensor.dtype) not in DTYPES:
             raise ValueError(f"hvd.{kind} of {tensor.dtype}: this type is not supported")
     job = ranks.job()
     world = job.topology.world

@@ -9,7 +9,6 @@ import torch
 
 from hvd_ext.allreduce import allreduce
 from hvd_ext.allreduce.agreed import read_table
-from hvd_ext.dtypes import DTYPES
 from hvd_ext.tensors import dtype_name, in_numpys_dtype
 
 if TYPE_CHECKING:
@@ -62,11 +61,6 @@ class Reductions:
             self.reduce(zeros, facts["op"], facts["prescale_factor"], facts["postscale_factor"])
 
         return run
-
-
-def reducible(tensor: torch.Tensor) -> bool:
-    """Whether tensors of this type can be reduced."""
-    return dtype_name(tensor.dtype) in DTYPES
 
 
 def _scale(flat: torch.Tensor, factor: float) -> None:
