@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -122,18 +123,12 @@ def at_least(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 def above_zero(text: str) -> float:
     """An argparse type: a finite number above 0."""
-    value = _number(text)
-    if value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+    return _number(text, lambda value: value > 0, "above 0")
 
 
 def not_negative(text: str) -> float:
     """An argparse type: 0 or a finite number above it."""
-    value = _number(text)
-    if value is None or value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 0")
-    return value
+    return _number(text, lambda value: value >= 0, ">= 0")
 
 
 def size_bytes(text: str) -> int:
@@ -152,12 +147,14 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, holds: Callable[[float], bool], rule: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        return None
-    return value if abs(value) < float("inf") else None
+        value = math.nan
+    if not (holds(value) and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {rule}")
+    return value
 
 
 class Advance(Protocol):
