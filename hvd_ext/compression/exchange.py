@@ -7,7 +7,6 @@ decodes that: two roundings, whatever the number of nodes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,22 +28,6 @@ _WIRE_BYTES = 128 * KIB
 _LINE = 16  # elements of float32: chunks begin at a cache line
 
 
-class Coded:
-    """A planned sum; to be called."""
-
-    def __init__(self, comm: MPI.Comm, wire: _Coded | _Half) -> None:
-        self._comm, self._wire = comm, wire
-
-    def __call__(self) -> None:
-        """Sum over all ranks, in place."""
-        direct.exchange(self._comm, self._wire.pieces, self._wire)
-
-    @property
-    def codec_s(self) -> float:
-        """Spent in coding so far."""
-        return self._wire.codec_s
-
-
 def prepare_coded(
     comm: MPI.Comm,
     share: Array,
@@ -62,7 +45,7 @@ def prepare_coded(
         scale: what every element of the sum is multiplied by, before it is encoded.
     """
     plan = _plan(len(share), comm.size, runs)
-    return Coded(comm, _Coded(comm.rank, plan, share, residual, scale))
+    return _Coded(comm, plan, share, residual, scale)
 
 
 def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
@@ -76,7 +59,7 @@ def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
         dtype: "float16" or "bfloat16".
     """
     runs = whole(len(share), BF16 if dtype == "bfloat16" else FP16)
-    return Coded(comm, _Half(comm.rank, _plan(len(share), comm.size, runs), share))
+    return _Half(comm, _plan(len(share), comm.size, runs), share)
 
 
 def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> list[list[Message]]:
@@ -91,27 +74,29 @@ def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> lis
     return [messages[begin : begin + size] for begin in range(0, parts, size)]
 
 
-class _Wire(ABC):
-    """Common to both: messages that arrive, and the sum of this rank's chunk in float32."""
+class Coded(direct.Wire):
+    """A planned sum, to be called; it has messages that arrive, and sums its chunk in float32."""
 
-    def __init__(self, rank: int, messages: list[list[Message]]) -> None:
-        self._rank, self._messages = rank, messages
-        self.pieces, self._size = len(messages), len(messages[0])
+    def __init__(self, comm: MPI.Comm, messages: list[list[Message]]) -> None:
+        self._comm, self._rank, self._messages = comm, comm.rank, messages
+        self._size = len(messages[0])
         self._longest_bytes = max(m.bytes for piece in messages for m in piece)
         self._longest = max(_length(m) for piece in messages for m in piece)
 
+    def __call__(self) -> None:
+        """Sum over all ranks, in place."""
+        direct.exchange(self._comm, len(self._messages), self)
+
     @property
     def codec_s(self) -> float:
+        """Spent in coding so far."""
         return sum(message.codec_s for piece in self._messages for message in piece)
-
-    @abstractmethod
-    def outgoing(self, piece: int, rank: int) -> Array:
-        """As Wire's; for this rank itself, what it adds to its own chunk."""
 
     def incoming(self, piece: int, rank: int) -> Array:
         return self._slot("incoming", piece, rank)[: self._own(piece).bytes]
 
     def add(self, piece: int, rank: int) -> None:
+        # What this rank gives itself is what it adds to its own chunk.
         message = (self.outgoing if rank == self._rank else self.incoming)(piece, rank)
         self._own(piece).decode(message, self._sum(piece), add=rank > 0)
 
@@ -128,18 +113,18 @@ class _Wire(ABC):
         return scratch(self._longest, np.float32, "sum")[: _length(self._own(piece))]
 
 
-class _Coded(_Wire):
+class _Coded(Coded):
     """A share of float32, in formats."""
 
     def __init__(
         self,
-        rank: int,
+        comm: MPI.Comm,
         messages: list[list[Message]],
         share: Array,
         residual: Array | None,
         scale: float,
     ) -> None:
-        super().__init__(rank, messages)
+        super().__init__(comm, messages)
         self._share, self._residual, self._scale = share, residual, scale
 
     def outgoing(self, piece: int, rank: int) -> Array:
@@ -167,11 +152,11 @@ class _Coded(_Wire):
         return None if self._residual is None else self._residual[message.elements]
 
 
-class _Half(_Wire):
+class _Half(Coded):
     """A share of 16-bit floats, as it is."""
 
-    def __init__(self, rank: int, messages: list[list[Message]], share: Array) -> None:
-        super().__init__(rank, messages)
+    def __init__(self, comm: MPI.Comm, messages: list[list[Message]], share: Array) -> None:
+        super().__init__(comm, messages)
         self._share = share.view(np.uint16)  # MPI has no float16
 
     def incoming(self, piece: int, rank: int) -> Array:
