@@ -5,18 +5,14 @@ It is an entry point of `torch.backends`, as a recording needs no change to the 
 
 from __future__ import annotations
 
-import os
 import sys
 
-from hvd_ext.variables import HVPROF_GPU
-
-# Set for what `hvprof record` starts.
-FOLDER = "HVPROF_DIR"
+from hvd_ext.variables import HVPROF_DIR, HVPROF_GPU
 
 
 def at_import_of_torch() -> None:
     """Have a recorder see torch.distributed and Horovod; do nothing where none records."""
-    if not os.environ.get(FOLDER):
+    if not HVPROF_DIR.read():
         return
     try:
         from hvd_ext.c10d.watch import watch
