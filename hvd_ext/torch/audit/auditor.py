@@ -8,6 +8,7 @@ import os
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from hvd_ext import variables
 from hvd_ext.audit import UNKNOWN, Header, Record, Writer
 from hvd_ext.errors import MismatchError
 from hvd_ext.torch.audit import fingerprints
-from hvd_ext.torch.audit.backward_order import BackwardOrder
 from hvd_ext.torch.audit.inputs import Inputs
 from hvd_ext.torch.audit.replicas import find_difference
 from hvd_ext.torch.sharded.gradient import ShardedGradient
@@ -73,7 +73,13 @@ class Auditor:
         self._number = next(_numbers[folder])
         self._writer = Writer(folder, self._number, rank)
         weakref.finalize(self, self._writer.close).atexit = False
-        self._order = BackwardOrder(self._pairs)
+        # The names of parameters in the order of their first gradients, until the first update.
+        self._order: dict[str, None] = {}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_note, self._order, name))
+            for name, parameter in self._pairs
+            if parameter.requires_grad
+        ]
         self._prepare()
 
     def watch(self, reducer: Reduces) -> None:
@@ -139,6 +145,8 @@ class Auditor:
         Not when the optimizer is made: scripts make it first, and then set the number of threads,
         and broadcast or load the parameters.
         """
+        for hook in self._hooks:
+            hook.remove()
         header = Header(
             self._rank,
             self._size,
@@ -146,7 +154,7 @@ class Auditor:
             tuple(name for name, _ in self._pairs),
             self._every,
             environment(),
-            self._order.end(),
+            tuple(self._order),
             self._first_replica,
         )
         writer.begin(header)
@@ -186,6 +194,10 @@ class Auditor:
             )
         if comm.rank == 0:
             log.warning("hvd_ext: %s, %s", since, difference)
+
+
+def _note(order: dict[str, None], name: str, _: torch.Tensor) -> None:
+    order.setdefault(name)
 
 
 def _of_gradient(gradient: torch.Tensor | None) -> int:
