@@ -69,16 +69,9 @@ def make(request: Request, pairs: NamedParameters, shards: Shards | None) -> Mad
 def _make(
     request: Request, pairs: NamedParameters, device: torch.device, shards: Shards | None
 ) -> Made:
-    factory = ArenaFactory(
-        topology=lifecycle.topology(),
-        begun_steps=lifecycle.begun_steps,
-        op=request.op,
-        device=device,
-        compression=request.format,
-        on_host=ShardedArena if shards else HostArena,
-        sync=request.schedule,
-        slots=request.slots,
-    )
+    on_host = ShardedArena if shards else HostArena
+    topology = lifecycle.topology()
+    factory = ArenaFactory(request, topology, lifecycle.begun_steps, device, on_host)
     named, passes = trainable(pairs), request.passes
 
     def sparse(refused_with: str) -> SparseExchange:

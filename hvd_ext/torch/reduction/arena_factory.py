@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import name_ranks
-from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
+from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.tensors import current_stream
 from hvd_ext.torch import horovods
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.job.topology import Topology
+    from hvd_ext.torch.request import Request
 
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
@@ -52,26 +53,20 @@ class ArenaFactory:
 
     def __init__(
         self,
+        request: Request,
         topology: Topology,
         begun_steps: Callable[[], BegunSteps | None],
-        op: Any,
         device: torch.device,
-        compression: Format | str = NONE,
-        on_host: type[HostArena] = HostArena,
-        sync: Schedule = EVERY_STEP,
-        slots: int = 0,
+        on_host: type[HostArena],
     ) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:
+            request: checked. Where nodes exchange after some steps, gradients stay within each.
             topology: this job's nodes and ranks.
             begun_steps: gives where ranks say that they begin a step; collective.
-            op: Horovod's Average or Sum.
             device: where gradients are.
-            compression: between nodes; or AUTO, to choose by measurement.
             on_host: the kind of arena in host memory.
-            sync: when nodes exchange; if after some steps, gradients stay within each.
-            slots: of a reproducible step, whose average is over them; or 0.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -82,14 +77,14 @@ class ArenaFactory:
         self._topology, self._begun_steps = topology, begun_steps
         self._timeout_s = variables.STALL_TIMEOUT_S.read()
         self._config = ArenaConfig(topology, read_table(topology.world), self._timeout_s)
-        self._sync = EVERY_STEP if self._topology.one_node else sync
-        self._asked_sync = sync
+        self._asked_sync = request.schedule
+        self._sync = EVERY_STEP if topology.one_node else request.schedule
         self._between_nodes = isinstance(self._sync, str)
-        self._asked_format = compression
-        self.compression = FormatChoice(compression, self._config, self._between_nodes)
-        summed = self._topology.world if self._between_nodes else self._topology.node
-        self.slots = slots
-        self._scale = 1.0 / (slots or summed.size) if op == horovods.Average else 1.0
+        self._asked_format = request.format
+        self.compression = FormatChoice(request.format, self._config, self._between_nodes)
+        self.slots = request.slots
+        summed = self.slots or (topology.world if self._between_nodes else topology.node).size
+        self._scale = 1.0 / summed if request.op == horovods.Average else 1.0
 
     @property
     def may_rebuild(self) -> bool:
