@@ -10,11 +10,7 @@
  * ranks meet once at the end of many exchanges, not at each of them, so those that
  * share a core do not hand it to and fro.
  *
- * Who waits looks for a while, then sleeps on a futex. Because `ready` and `done`
- * belong to ranks, a waiting rank knows which ranks are late.
- *
- * Called from Python through ctypes, which releases the GIL. Linux only
- * (futex).
+ * Called from Python through ctypes, which releases the GIL.
  */
 #include "waiting.h" /* first: it asks for GNU's functions */
 

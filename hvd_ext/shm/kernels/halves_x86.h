@@ -118,12 +118,12 @@ AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
 }
 
 /* Sums and products are no signalling NaN: times 1 they stay as they are, and are not multiplied. */
-#define DEFINE_VECTORS(NAME, BITS, CODE, MM, WIDEN, NARROW, COMBINE, QUIETS)              \
+#define DEFINE_VECTORS(NAME, BITS, CODE, MM, TYPE, COMBINE, QUIETS)                       \
     CODE INLINE __m##BITS##i NAME##_step(const char *const *in, int n_in, uint64_t at,    \
                                          __m##BITS factor, int scales) {                  \
-        struct floats##BITS sum = WIDEN(in[0] + at);                                      \
+        struct floats##BITS sum = widen_##TYPE##BITS(in[0] + at);                          \
         for (int r = 1; r < n_in; r++) {                                                  \
-            struct floats##BITS next = WIDEN(in[r] + at);                                 \
+            struct floats##BITS next = widen_##TYPE##BITS(in[r] + at);                     \
             sum.low = COMBINE(MM, sum.low, next.low);                                     \
             sum.high = COMBINE(MM, sum.high, next.high);                                  \
         }                                                                                 \
@@ -131,7 +131,7 @@ AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
             sum.low = MM##_mul_ps(sum.low, factor);                                       \
             sum.high = MM##_mul_ps(sum.high, factor);                                     \
         }                                                                                 \
-        return NARROW(sum);                                                               \
+        return narrow_##TYPE##BITS(sum);                                                  \
     }                                                                                     \
     CODE INLINE void NAME##_steps(const char *const *in, int n_in, char *const *out,      \
                                   int n_out, uint64_t end, __m##BITS factor, int scales) { \
@@ -160,15 +160,11 @@ AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
         for (int r = 0; r < n_out; r++) memcpy(out[r] + end, &halves, left);              \
     }
 
-#define DEFINE_FORM(NAME, BITS, CODE, MM, TYPE)                                           \
-    DEFINE_VECTORS(sum_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_ADD, 1)                                                        \
-    DEFINE_VECTORS(min_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_LESS, 0)                                                       \
-    DEFINE_VECTORS(max_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_MORE, 0)                                                       \
-    DEFINE_VECTORS(product_##NAME, BITS, CODE, MM, widen_##TYPE##BITS,                    \
-                   narrow_##TYPE##BITS, VECTORS_MULTIPLY, 1)
+#define DEFINE_FORM(NAME, BITS, CODE, MM, TYPE)                             \
+    DEFINE_VECTORS(sum_##NAME, BITS, CODE, MM, TYPE, VECTORS_ADD, 1)        \
+    DEFINE_VECTORS(min_##NAME, BITS, CODE, MM, TYPE, VECTORS_LESS, 0)       \
+    DEFINE_VECTORS(max_##NAME, BITS, CODE, MM, TYPE, VECTORS_MORE, 0)       \
+    DEFINE_VECTORS(product_##NAME, BITS, CODE, MM, TYPE, VECTORS_MULTIPLY, 1)
 
 DEFINE_FORM(float16_avx2, 256, AVX2_CODE, _mm256, half)
 DEFINE_FORM(bfloat16_avx2, 256, AVX2_CODE, _mm256, bfloat)
