@@ -52,20 +52,22 @@ def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
     return on_every_rank_of(topology.world, made_here)
 
 
-def on_every_rank_of(comm: MPI.Comm, make: Callable[[], T]) -> T:
+def on_every_rank_of(
+    comm: MPI.Comm, make: Callable[[], T], kind: type[HvdExtError] = WindowError
+) -> T:
     """The result of `make`, if it succeeds on every rank; collective.
 
     Raises:
-        WindowError: on every rank, with the first reason, if `make` raised it on any.
+        HvdExtError: of this kind, on every rank with the first reason, if `make` raised it on any.
     """
     made: T | None = None
     problem = ""
     try:
         made = make()
-    except WindowError as error:
+    except kind as error:
         problem = str(error)
     if problems := [text for text in comm.allgather(problem) if text]:
-        raise WindowError(problems[0])
+        raise kind(problems[0])
     return cast("T", made)
 
 

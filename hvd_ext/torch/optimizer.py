@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import Schedule
+from hvd_ext.shm.regions import on_every_rank_of
 from hvd_ext.system.process import allow_singleton_mpi
 from hvd_ext.torch import fallback, horovods, reducers
 from hvd_ext.torch.audit.auditor import Auditor
@@ -200,24 +202,17 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
     Raises:
         UsageError: some rank cannot.
     """
-    auditor: Auditor | str
-    try:
-        auditor = Auditor(pairs, horovods.rank(), horovods.size())
-    except UsageError as error:
-        auditor = str(error)
-    if reducer is not None:
-        topology = lifecycle.topology()
-        refusals = topology.world.allgather(auditor if isinstance(auditor, str) else None)
-        auditor = next((refusal for refusal in refusals if refusal), auditor)
-    if isinstance(auditor, str):
-        raise UsageError(auditor)
-    if reducer is not None:
-        auditor.watch(reducer)
-        # Nodes that do not exchange in every step hold other parameters meanwhile.
-        if rounds is None:
-            auditor.compare_replicas(topology.world, topology.hosts, 0)
-        else:
-            ranks = topology.node_ranks()
-            hosts = [topology.hosts[rank] for rank in ranks]
-            auditor.compare_replicas(topology.node, hosts, ranks[0])
+    make = partial(Auditor, pairs, horovods.rank(), horovods.size())
+    if reducer is None:
+        return make()
+    topology = lifecycle.topology()
+    auditor = on_every_rank_of(topology.world, make, UsageError)
+    auditor.watch(reducer)
+    # Nodes that do not exchange in every step hold other parameters meanwhile.
+    if rounds is None:
+        auditor.compare_replicas(topology.world, topology.hosts, 0)
+    else:
+        ranks = topology.node_ranks()
+        hosts = [topology.hosts[rank] for rank in ranks]
+        auditor.compare_replicas(topology.node, hosts, ranks[0])
     return auditor
