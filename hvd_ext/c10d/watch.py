@@ -77,40 +77,30 @@ class _Call(NamedTuple):
         return self.number == 0
 
 
-class _Operator(NamedTuple):
-    """How a recording counts an operator of c10d.
-
-    Attributes:
-        operation: as MPI's is named.
-        payload: the argument whose bytes count: what all ranks hold or share out in the end is
-            counted whole, and of gather and scatter this rank's piece.
-    """
-
-    operation: str
-    payload: str
-
-
+# The operation of MPI as which a recording counts an operator of c10d, and the argument whose bytes
+# count: what all ranks hold or share out in the end is counted whole, and of gather and scatter
+# this rank's piece.
 _OPERATORS = {
-    "allreduce_": _Operator("allreduce", "tensors"),
-    "allreduce_coalesced_": _Operator("allreduce", "tensors"),
-    "broadcast_": _Operator("bcast", "tensors"),
-    "reduce_": _Operator("reduce", "tensors"),
-    "allgather_": _Operator("allgather", "output_tensors"),
-    "_allgather_base_": _Operator("allgather", "output_tensor"),
-    "allgather_coalesced_": _Operator("allgather", "output_lists"),
-    "allgather_into_tensor_coalesced_": _Operator("allgather", "outputs"),
-    "reduce_scatter_": _Operator("reduce_scatter", "input_tensors"),
-    "_reduce_scatter_base_": _Operator("reduce_scatter", "input_tensor"),
-    "reduce_scatter_tensor_coalesced_": _Operator("reduce_scatter", "inputs"),
-    "alltoall_": _Operator("alltoall", "input_tensors"),
-    "alltoall_base_": _Operator("alltoall", "input"),
-    "gather_": _Operator("gather", "input_tensors"),
-    "scatter_": _Operator("scatter", "output_tensors"),
-    "send": _Operator("send", "tensors"),
-    "recv_": _Operator("recv", "tensors"),
-    "recv_any_source_": _Operator("recv", "tensors"),
-    "barrier": _Operator("barrier", "tensor"),
-    "monitored_barrier_": _Operator("barrier", "tensor"),
+    "allreduce_": ("allreduce", "tensors"),
+    "allreduce_coalesced_": ("allreduce", "tensors"),
+    "broadcast_": ("bcast", "tensors"),
+    "reduce_": ("reduce", "tensors"),
+    "allgather_": ("allgather", "output_tensors"),
+    "_allgather_base_": ("allgather", "output_tensor"),
+    "allgather_coalesced_": ("allgather", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("allgather", "outputs"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs"),
+    "alltoall_": ("alltoall", "input_tensors"),
+    "alltoall_base_": ("alltoall", "input"),
+    "gather_": ("gather", "input_tensors"),
+    "scatter_": ("scatter", "output_tensors"),
+    "send": ("send", "tensors"),
+    "recv_": ("recv", "tensors"),
+    "recv_any_source_": ("recv", "tensors"),
+    "barrier": ("barrier", "tensor"),
+    "monitored_barrier_": ("barrier", "tensor"),
 }
 
 
@@ -123,8 +113,8 @@ def watch() -> None:
     if library is None or not dist.is_available():
         return
     watcher = _Watcher(library)
-    for name, operator in _OPERATORS.items():
-        torch_internals.run_before(name, functools.partial(watcher.call, operator))
+    for name, counted_as in _OPERATORS.items():
+        torch_internals.run_before(name, functools.partial(watcher.call, *counted_as))
     watcher.time_waits()
     register_optimizer_step_post_hook(watcher.stepped)
     at_exit(watcher.end)
@@ -162,16 +152,18 @@ class _Watcher:
         # The time that this took itself.
         self._own_s, self._calls = 0.0, 0
 
-    def call(self, operator: _Operator, run: Callable[[], Any], arguments: dict[str, Any]) -> Any:
+    def call(
+        self, operation: str, payload: str, run: Callable[[], Any], arguments: dict[str, Any]
+    ) -> Any:
         """Run an operator, and record when it began and when its work was done."""
-        tensors = list(tensors_in(arguments[operator.payload]))
+        tensors = list(tensors_in(arguments[payload]))
         device = tensors[0].device.type if tensors else "cpu"
         group = self._group(torch_internals.group_of(arguments["process_group"]), device)
         if group is None:
             return run()
         entered_s = time.monotonic()
         self._time_end_of_backward()
-        call = self._begin(operator.operation, group, tensors, arguments)
+        call = self._begin(operation, group, tensors, arguments)
         self._here.latest = call
         waits = "async_op" not in arguments and not call.is_message
         start_s = time.monotonic()
