@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from hvd_ext.allreduce.operations import Array
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import HvdExtError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # As codec.c's struct run.
 _RUN = np.dtype([("begin", "u8"), ("count", "u8"), ("format", "i4"), ("unused", "i4")])

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.compression.codec import Array, library
+from hvd_ext.allreduce.operations import Array
+from hvd_ext.compression.codec import library
 
 Prepare = Callable[[Array], Callable[[], None]]
 
