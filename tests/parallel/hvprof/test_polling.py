@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.waiting.call_costs import call_costs, operation_costs
 from tests.support.hvprof.hanging import cause_of, job
