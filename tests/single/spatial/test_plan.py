@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +19,7 @@ from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.exchange.device import gpu
 from hvd_ext.spatial.layers.windows import ways
 from hvd_ext.spatial.tools.plan import grids
+from testbed.ranks import ROOT
 
 SPEEDS = Speeds(flops_per_s=1e12, bytes_per_s=1e10, latency_s=1e-6)
 
@@ -196,3 +201,18 @@ def test_the_plan_of_a_grid_on_gpus_says_what_they_measured(
     # Another shape was not measured.
     plan = spatial.plan(two_convolutions(), (1, 1, 48, 32), grid, speeds=SPEEDS, gather_before=())
     assert next(layer.halos[0] for layer in plan.layers if layer.name == "0") == "overlapped"
+
+
+def test_docs_show_what_plan_prints() -> None:
+    """Its first and last lines; the page wraps the last and leaves out the rows between."""
+    page = (ROOT / "docs" / "guides" / "spatial.md").read_text()
+    match = re.search(r"```python\n([^`]*spatial\.plan\([^`]*)```\n```\n([^`]*)```", page)
+    assert match is not None
+    code, shown = match.groups()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {"torch": torch, "spatial": spatial, "CosmoFlow": CosmoFlow})
+    first, last = (part.split() for part in shown.split("\n...\n"))
+    words = printed.getvalue().split()
+    assert words[: len(first)] == first
+    assert words[-len(last) :] == last
