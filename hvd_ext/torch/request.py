@@ -1,4 +1,4 @@
-"""The arguments of DistributedOptimizer, and which of them exclude each other."""
+"""The arguments of DistributedOptimizer, and the pairs of them that exclude each other."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Request:
     """The arguments of one call, with the values of variables where it has none.
 
     Attributes:
-        optimizer: the plain one.
-        compression: of Horovod or of hvd_ext, or text.
+        optimizer: the plain optimizer.
+        compression: a value of Horovod or of hvd_ext, or text.
         passes: backward passes that fill a gradient.
-        op: of Horovod.
+        op: Horovod's operation.
         gradient_predivide_factor, num_groups, groups, process_set: as Horovod's.
-        sparse_as_dense: sparse gradients are exchanged as dense ones.
-        sharded: the ranks of a node share the update.
+        sparse_as_dense: whether sparse gradients are exchanged as dense ones.
+        sharded: whether the ranks of a node share the update.
         schedule: when nodes exchange.
-        slots: of a reproducible step; 0: sums are in any order.
+        slots: slots of a reproducible step; 0: sums are in any order.
     """
 
     optimizer: torch.optim.Optimizer
@@ -61,10 +61,10 @@ class Request:
         reproducible: int | None,
         **others: Any,
     ) -> Request:
-        """Fill in the defaults of what is None.
+        """Fill in defaults for None.
 
         Raises:
-            UsageError: a value that an argument or a variable cannot have.
+            UsageError: an argument or a variable has an invalid value.
         """
         slots = variables.REPRODUCIBLE.read() if reproducible is None else reproducible
         if slots is not None:
@@ -82,20 +82,20 @@ class Request:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """All that the optimizer has."""
+        """Return all parameters of the optimizer."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
     def format(self) -> Format | str:
-        """The compression between nodes.
+        """Return the compression between nodes.
 
         Raises:
-            LookupError: one that only Horovod's own optimizer serves.
+            LookupError: only Horovod's own optimizer serves it.
         """
         return wanted(self.compression)
 
     def check(self) -> Request:
-        """See that the arguments go together; what Horovod alone serves is left to it.
+        """Check that the arguments go together, except those that only Horovod serves.
 
         Returns:
             The request with the backward passes that its slots take.
@@ -107,7 +107,7 @@ class Request:
             first, second = (_FEATURES[name](self) for name in exclusion.names)
             if first and second:
                 why = f"{exclusion.why}: " if exclusion.why else ""
-                # What the parameters are cannot be left out.
+                # Facts about the parameters cannot be left out.
                 instead = "one of them" if exclusion.names[1] not in _OF_PARAMETERS else "it"
                 raise UsageError(f"{first} with {second}: {why}leave {instead} out")
         if not self.slots:
@@ -122,7 +122,7 @@ class Request:
         return replace(self, passes=each)
 
     def not_served(self, reason: str) -> UsageError | None:
-        """The error where the arena cannot be used, and Horovod's optimizer does not do either.
+        """Return the error if neither the arena nor Horovod's optimizer can be used.
 
         Args:
             reason: why the arena cannot be used.
@@ -142,8 +142,8 @@ class Exclusion:
     """Two features that do not go together.
 
     Attributes:
-        names: of the two.
-        why: the reason; "": the names say it.
+        names: names of the two.
+        why: the reason; "" if the names explain it.
     """
 
     names: tuple[str, str]
@@ -169,7 +169,7 @@ def _sharded_halves(request: Request) -> str:
     return f"sharded=True and parameters of {halves[0]}"
 
 
-# Each as errors say it; "": it is not asked for.
+# The name of each feature in errors; "" if it is not requested.
 _FEATURES: dict[str, Callable[[Request], str]] = {
     "reproducible": lambda r: f"reproducible={r.slots} (HVD_EXT_REPRODUCIBLE)" if r.slots else "",
     "sharded": lambda r: "sharded=True (HVD_EXT_SHARDED)" if r.sharded else "",
@@ -177,8 +177,8 @@ _FEATURES: dict[str, Callable[[Request], str]] = {
         f"sync={str(r.schedule)!r} (HVD_EXT_SYNC)" if r.schedule != EVERY_STEP else ""
     ),
     "compression": _compressed,
-    "another op than Average": lambda r: (
-        "another op than Average" if r.op != horovods.Average else ""
+    "an op other than Average": lambda r: (
+        "an op other than Average" if r.op != horovods.Average else ""
     ),
     "sharded with 16-bit parameters": _sharded_halves,
     "filters that differ between ranks": lambda r: _OWN if any(map(is_own, r.parameters)) else "",
@@ -186,7 +186,7 @@ _FEATURES: dict[str, Callable[[Request], str]] = {
 _OF_PARAMETERS = {"sharded with 16-bit parameters", "filters that differ between ranks"}
 EXCLUSIONS = (
     Exclusion(("sync", "sharded")),
-    Exclusion(("sync", "another op than Average")),
+    Exclusion(("sync", "an op other than Average")),
     Exclusion(("reproducible", "compression"), "compression rounds by the number of nodes"),
     Exclusion(("reproducible", "sync"), "nodes must exchange in every step"),
     Exclusion(
@@ -195,12 +195,12 @@ EXCLUSIONS = (
     ),
     *(
         Exclusion((name, "filters that differ between ranks"))
-        for name in ("sync", "reproducible", "another op than Average", "sharded")
+        for name in ("sync", "reproducible", "an op other than Average", "sharded")
     ),
 )
 
 
 def table() -> str:
-    """The Markdown table of what excludes what."""
+    """Return the Markdown table of features that exclude each other."""
     rows = [f"| {first} | {second} | {e.why} |" for e in EXCLUSIONS for first, second in [e.names]]
     return "\n".join(["| this | excludes | because |", "|---|---|---|", *rows])

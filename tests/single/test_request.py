@@ -18,7 +18,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "sharded": {"sharded": True},
     "reproducible": {"reproducible": 8},
     "compression": {"compression": "bf16"},
-    "another op than Average": {"op": horovods.Sum},
+    "an op other than Average": {"op": horovods.Sum},
     "sharded with 16-bit parameters": {"sharded": True},
     "filters that differ between ranks": {},
 }

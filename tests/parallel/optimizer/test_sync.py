@@ -245,8 +245,8 @@ def test_what_does_not_go_together_is_refused(comm, hvd, nodes):
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     for options, said in [
         ({"sharded": True}, r"with sharded=True .*: leave one of them out"),
-        ({"op": hvd.Sum}, "with another op than Average"),
-        ({"op": hvd.Adasum}, "with another op than Average"),
+        ({"op": hvd.Sum}, "with an op other than Average"),
+        ({"op": hvd.Adasum}, "with an op other than Average"),
     ]:
         with pytest.raises(UsageError, match=said):
             hvd.DistributedOptimizer(inner, sync="diloco:steps=4", **options)
