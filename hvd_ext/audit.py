@@ -1,7 +1,7 @@
-"""The file of an audit: what one rank trained with, step for step, as fingerprints.
+"""The file of an audit: fingerprints of what one rank trained with, for each step.
 
 A line of JSON says what was audited; records of a fixed length follow, each of little-endian
-unsigned 64-bit numbers. A record that is cut off, as a killed job leaves it, is not read.
+unsigned 64-bit numbers. A truncated record, which a killed job leaves behind, is not read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvd_ext.errors import UsageError
 
 FORMAT = 1
 SUFFIX = ".audit"
-# In place of a fingerprint that was not taken. One that happens to be 0 is noted as 1.
+# Stands for a fingerprint that was not taken. A fingerprint that is 0 is written as 1.
 UNKNOWN = 0
 
 
@@ -29,10 +29,11 @@ class Header:
         rank, size: this rank's number, and how many there are.
         optimizer: its number among those that the program made.
         names: the parameters, in the optimizer's order.
-        every: an audit was made each so many steps.
-        environment: what may change bits: versions, threads, settings.
+        every: number of steps from one audit to the next.
+        environment: facts that may change bits: versions, threads, settings.
         backward: the parameters' names in the order in which their gradients were first computed.
-        replicas: the first of the ranks that hold the same sums and parameters after every step.
+        replicas: the first one of the ranks that hold the same sums and parameters after every
+            step.
     """
 
     rank: int
@@ -47,14 +48,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Record:
-    """A step. Fingerprints stand in the order of Header.names.
+    """A step. Fingerprints are in the order of Header.names.
 
     Attributes:
-        step: from 1 on; 0 are the parameters before the first step.
-        inputs: of all that the model was given.
-        gradients: this rank's, before the exchange.
-        sums: the same after the exchange.
-        parameters: after the update.
+        step: number of the step, from 1; 0 has the parameters before the first step.
+        inputs: fingerprint of all inputs of the model.
+        gradients: those of this rank before the exchange.
+        sums: those after the exchange.
+        parameters: those after the update.
     """
 
     step: int
@@ -73,13 +74,13 @@ class Audit:
 
 
 class Writer:
-    """Writes the file of one rank; every record is on its way when `add` returns."""
+    """Writes the file of one rank; a record survives the process once `add` has returned."""
 
     def __init__(self, folder: Path, optimizer: int, rank: int) -> None:
         """Make the file, which is empty until `begin`.
 
         Raises:
-            UsageError: it is there already, or cannot be written.
+            UsageError: the file exists, or cannot be written.
         """
         path = folder / f"optimizer{optimizer}.rank{rank}{SUFFIX}"
         try:
@@ -93,7 +94,7 @@ class Writer:
             raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
     def begin(self, header: Header) -> None:
-        """Write what is audited."""
+        """Write the header."""
         line = json.dumps({"hvd_ext_audit": FORMAT, **asdict(header)})
         self._file.write(line.encode() + b"\n")
 
@@ -115,7 +116,7 @@ def read(path: Path) -> Audit:
     """Read the file of one rank.
 
     Raises:
-        UsageError: it is none, or of another version.
+        UsageError: it is not an audit, or has another version.
     """
     try:
         line, _, rest = path.read_bytes().partition(b"\n")
@@ -149,10 +150,10 @@ def read(path: Path) -> Audit:
 
 
 def read_folder(folder: Path) -> dict[int, list[Audit]]:
-    """All files of a folder: of each optimizer, those of all its ranks, in order.
+    """Read all files of a folder: for each optimizer those of all its ranks, in order.
 
     Raises:
-        UsageError: there are none, or some rank's is missing.
+        UsageError: there are none, or the file of a rank is missing.
     """
     audits = [read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if not audits:

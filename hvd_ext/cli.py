@@ -31,12 +31,12 @@ def run(main: Callable[[Sequence[str]], int], program: str) -> None:
     with ignore_broken_pipe():
         try:
             code = main(sys.argv[1:])
-            if sys.stdout:  # None: the program was started with it closed
+            if sys.stdout:  # None if standard output was closed when the program started
                 sys.stdout.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            # Writing files raises HvdExtError: this is standard output, on a full disk.
+            # Errors of other files are HvdExtErrors, so this is standard output, on a full disk.
             code = 1
             print(f"{program}: error: {error}", file=sys.stderr)
         except HvdExtError as error:
@@ -78,7 +78,7 @@ def ignore_broken_pipe() -> Iterator[None]:
     except BrokenPipeError:
         pass
     except SystemExit as left:
-        # rich's Console exits with 1 on a closed pipe.
+        # rich's Console would exit with 1 on a closed pipe.
         if not isinstance(left.__context__, BrokenPipeError):
             raise
     finally:
@@ -86,15 +86,15 @@ def ignore_broken_pipe() -> Iterator[None]:
             try:
                 stream.flush()
             except OSError:
-                # The interpreter would complain at exit of what is still buffered.
+                # At exit, the interpreter would report an error for text that is still buffered.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def exit_on_sigterm() -> None:
-    """Have SIGTERM and SIGHUP raise SystemExit, so that what this process started is ended."""
+    """Make SIGTERM and SIGHUP raise SystemExit, so that this process ends those it started."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        # A second one while jobs are being ended would leave some of them.
+        # A second signal while jobs are being ended would leave some of them running.
         for again in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(again, signal.SIG_IGN)
         raise SystemExit(128 + number)
@@ -140,7 +140,7 @@ def size_bytes(text: str) -> int:
 
 
 def output_file(text: str) -> Path:
-    """An argparse type: a path that can be written, tried before the work and not after."""
+    """An argparse type: an output path, checked before the work begins."""
     try:
         return check_writable(Path(text))
     except UsageError as error:
@@ -158,10 +158,10 @@ def _number(text: str, holds: Callable[[float], bool], rule: str) -> float:
 
 
 class Advance(Protocol):
-    """Says how far the work is."""
+    """Shows the progress of the work."""
 
     def __call__(self, completed: int, note: str = "", total: int | None = None) -> None:
-        """Say how many pieces are done, of a new total perhaps, and what is under way."""
+        """Show how many pieces are done, the total if it has changed, and the current piece."""
 
 
 @contextlib.contextmanager
@@ -169,9 +169,9 @@ def progress(title: str, total: int | None = None, *, shown: bool = True) -> Ite
     """Show progress on standard error: a bar on a terminal, a line for each note elsewhere.
 
     Args:
-        title: what is under way.
-        total: pieces of work, if known.
-        shown: False on the ranks that stay silent.
+        title: name of the work.
+        total: number of pieces of work, if known.
+        shown: False on ranks that print nothing.
     """
     if not shown:
         yield lambda completed, note="", total=None: None

@@ -13,9 +13,9 @@ class DType:
     """An element type.
 
     Attributes:
-        name: as numpy and torch call it.
-        item_bytes: of one element.
-        dtype_class: which rows of an algorithm table hold for it.
+        name: its name in numpy and torch.
+        item_bytes: bytes of one element.
+        dtype_class: its class in the rows of an algorithm table.
         stored_as: the numpy dtype that holds it; numpy has no bfloat16.
     """
 

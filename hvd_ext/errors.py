@@ -29,7 +29,7 @@ class StallError(HvdExtError):
     """Ranks did not arrive at an exchange in time; the message names them.
 
     Attributes:
-        ranks: their numbers in the world, where these are known.
+        ranks: their numbers in the world, if these are known.
     """
 
     exit_code = 75
@@ -38,8 +38,8 @@ class StallError(HvdExtError):
         """Store the message and the missing ranks.
 
         Args:
-            message: as above.
-            ranks: those that it names.
+            message: text that names the ranks.
+            ranks: the ranks that it names.
         """
         super().__init__(message)
         self.ranks = tuple(ranks)

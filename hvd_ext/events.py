@@ -32,13 +32,13 @@ class CommEvent:
 
     Attributes:
         operation: named as MPI's are, or "halo" for the boundaries of a spatially split layer.
-        algorithm: what carried it: "hierarchical", "ring", "native", ...
+        algorithm: its algorithm: "hierarchical", "ring", "native", ...
         message_bytes: payload of this rank.
         size: number of ranks that took part.
         start_s: when this rank entered, on the monotonic clock (time.monotonic).
         wait_s: time spent waiting for the other ranks to arrive.
         transfer_s: time spent moving and reducing, after all had arrived.
-        ready_s: when this rank's data was there, on the same clock; None where that is not known.
+        ready_s: when this rank's data was ready, on the same clock; None if that is not known.
     """
 
     operation: Operation
@@ -53,7 +53,7 @@ class CommEvent:
 
 @functools.cache
 def recorder() -> Any:
-    """The recorder that was preloaded into this process, or None.
+    """Return the recorder that was preloaded into this process, or None.
 
     If it is of another version and lacks a function, a line says so.
     """
@@ -118,10 +118,10 @@ def _to_recorder(event: CommEvent) -> None:
     )
 
 
-# One list for the life of the process: C looks into it, too.
+# One list for the life of the process, because C reads it, too.
 LISTENERS: list[Listener] = [] if recorder() is None else [_to_recorder]
-# Whether anyone would hear an event; who makes many short exchanges may ask first. Not a function
-# of Python's, which would take a tenth of the shortest exchange.
+# Whether anything listens to events; code with many short exchanges may ask first. Not a Python
+# function, which would take a tenth of the shortest exchange.
 listening: Callable[[], int] = LISTENERS.__len__
 
 
@@ -144,7 +144,7 @@ MARKED_STEP: list[Callable[[], None]] = []
 
 
 def emit(event: CommEvent) -> None:
-    """Hand an event to the preloaded recorder, if any, and to every listener."""
+    """Pass an event to the preloaded recorder, if any, and to every listener."""
     for listener in tuple(LISTENERS):
         listener(event)
 
@@ -153,8 +153,8 @@ def cache_lookup(cache: str, *, hit: bool) -> None:
     """Count a look-up in a cache of registered memory; only a recorder sees it.
 
     Args:
-        cache: its name in a recording, at most 63 bytes; one cache a process is counted.
-        hit: whether what was looked for was there.
+        cache: its name in a recording, at most 63 bytes; one cache of each process is counted.
+        hit: whether the entry was in the cache.
     """
     found = recorder()
     if found is not None:
@@ -163,9 +163,9 @@ def cache_lookup(cache: str, *, hit: bool) -> None:
 
 @contextmanager
 def tuning() -> Iterator[None]:
-    """A context whose exchanges, on all threads, are made to measure, so as to choose.
+    """Return a context whose exchanges, on all threads, only measure.
 
-    A recorder counts them apart from the program's data.
+    A recorder counts them separately from the program's data.
     """
     found = recorder()
     if found is None:
@@ -183,14 +183,14 @@ _HOOKS_TIMED_EVERY, _FIRST_TIMED = 16, 4
 
 
 def times_hooks(step: int) -> bool:
-    """Whether what hooks take is recorded in a step: in few of them, and not in the first."""
+    """Whether the time of hooks is recorded in a step: in few steps, and not in the first one."""
     return step % _HOOKS_TIMED_EVERY == _FIRST_TIMED and recorder() is not None
 
 
 class HandingOver:
-    """A context that hands a gradient over to an exchange, in a step that `times_hooks`.
+    """Return a context in which a hook passes a gradient on, in a step that `times_hooks`.
 
-    A recorder sums up what those of a step take: they are too many to be regions.
+    A recorder sums the times of a step's hooks, which are too many to be regions.
     """
 
     __slots__ = ("_began_ns",)
@@ -206,10 +206,10 @@ _NO_REGION: AbstractContextManager[None] = nullcontext()
 
 
 def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
-    """A context whose time is recorded under a name; it does nothing where nothing records.
+    """Return a context whose time is recorded under a name; it does nothing without a recorder.
 
-    Regions may be nested; each moment of a step counts for the innermost one. One of kind
-    "communication" within another of that kind is part of it, and not recorded apart.
+    Regions may be nested; each moment of a step counts for the innermost one. A region of kind
+    "communication" within another one of that kind is part of it, and is not recorded separately.
 
     Args:
         name: at most 47 bytes of it are kept.

@@ -1,8 +1,8 @@
-"""Has a recorder see which tensors a program waits for in Horovod, in `synchronize` and the like.
+"""Shows a recorder which tensors a program waits for in Horovod, in `synchronize` and the like.
 
-Horovod's calls of MPI are those of its background thread, which continues while a tensor is
-missing on a rank. As Python imports Horovod's library for PyTorch, functions that call the
-library's are put in their place. Nothing else of Horovod is imported here.
+Horovod's background thread makes its MPI calls, and it continues while a tensor is missing on a
+rank. When Python imports Horovod's library for PyTorch, wrappers replace the library's functions.
+Nothing else of Horovod is imported here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def watch_horovod() -> None:
 
 
 class _Finder:
-    """Finds one module, as Python would, and watches it once it is loaded."""
+    """Finds one module as Python would, and wraps it once it is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -54,12 +54,12 @@ class _Finder:
 
 
 class _Watched:
-    """The functions that stand in place of those of Horovod's library."""
+    """The functions that replace those of Horovod's library."""
 
     def __init__(self, library: Any) -> None:
         self._c: Any = ctypes.CDLL(library.__file__)
         self._sets: dict[int, NamedOperations] = {}
-        # What is waited for, by a handle: its set, operation, name and key.
+        # The tensor of each handle: its set, operation, name and key.
         self._under_way: dict[int, tuple[NamedOperations, str, str, int]] = {}
         for name in dir(library):
             if name.startswith(_PREFIX) and _SUBMITS in name:
@@ -78,7 +78,7 @@ class _Watched:
         place = next(i for i, one in enumerate(arguments) if isinstance(one, bytes | str))
         given = arguments[place]
         name = given.decode(errors="replace") if isinstance(given, bytes) else given
-        # Behind the name: the set, or, of reducescatter, the kind of sum before it.
+        # After the name: the set, and for reducescatter the kind of sum before it.
         number = arguments[place + 2] if "reducescatter" in operation else arguments[-1]
         self._note(handle, number, operation, name or f"noname.{handle}")
         return handle
@@ -108,7 +108,7 @@ class _Watched:
 
     def _reset(self, call: Callable[[], None]) -> None:
         call()
-        self._sets.clear()  # a job that goes on may have other ranks
+        self._sets.clear()  # a job that continues may have other ranks
         self._under_way.clear()
 
     def _set(self, number: int) -> NamedOperations:

@@ -11,10 +11,10 @@ from typing import Any
 
 from hvd_ext.events import recorder
 
-# A name that Horovod, or hvd_ext in its place, gives to a call without one; no other has it.
+# A unique name that Horovod, or hvd_ext in its place, gives to a call without a name.
 _ONCE = re.compile(r"noname\.\d+$")
-# A program may give each call another name. The count of a name begins again, on every rank, if so
-# many others were used since.
+# A program may give each call a different name. If so many other names were used since, the count
+# of a name starts over, on every rank.
 _MOST_NAMES = 10_000
 
 
@@ -24,10 +24,10 @@ def waiting_for_ranks(
     """A context in which this thread waits for ranks that are known to be late.
 
     Args:
-        operation: as MPI's is named.
-        about: the name of what is waited for.
+        operation: its name in MPI.
+        about: name of the exchange.
         since_s: when the wait began, on the monotonic clock.
-        late: ranks of the job.
+        late: the late ranks of the job.
     """
     found = recorder()
     if found is None:
@@ -46,18 +46,18 @@ def _waiting(library: Any, operation: str, about: str, *others: Any) -> Iterator
 
 
 class NamedOperations:
-    """Collectives that ranks match by their names, each of which runs once all have asked for it.
+    """Collectives that ranks match by name, each of which runs once all ranks have requested it.
 
-    The n-th operation of a name is the same on all ranks of a group.
+    The n-th operation of a name is the same one on all ranks of a group.
     """
 
     def __init__(self, owner: str, rank: int, ranks: Sequence[int], within: str = "") -> None:
         """Name the group.
 
         Args:
-            owner: of the operations, as a reader knows it.
-            rank: this process's, in the group.
-            ranks: of the job, that are in the group.
+            owner: name of the library that owns the operations.
+            rank: this process's number in the group.
+            ranks: the group's ranks, by their numbers in the job.
             within: the group among several of the owner's, such as " in process set 1".
         """
         self._library: Any = recorder()
@@ -71,7 +71,7 @@ class NamedOperations:
         )
 
     def submit(self, name: str) -> int:
-        """Note that this rank has asked for an operation; returns its key."""
+        """Note that this rank has requested an operation; returns its key."""
         count = 1
         if not _ONCE.search(name):
             count += self._counts.pop(name, 0)
@@ -83,7 +83,7 @@ class NamedOperations:
         return key
 
     def joined(self) -> None:
-        """Count all names again, on all ranks: those that joined early have counted fewer."""
+        """Restart all counts, on all ranks, because ranks that joined early have counted fewer."""
         self._counts.clear()
         self._joins += 1
 
@@ -91,9 +91,9 @@ class NamedOperations:
         """A context in which this thread waits for an operation.
 
         Args:
-            operation: as MPI's is named.
-            name: of the operation.
-            key: that `submit` gave.
+            operation: its name in MPI.
+            name: the operation's name.
+            key: the result of `submit`.
         """
         of = f" of {name!r}" if name != operation else ""
         about = f"{self._owner}'s {operation}{of}{self._within}"

@@ -1,6 +1,6 @@
 """PyTorch calls this at the end of its import, and a recorded process watches its collectives.
 
-It is an entry point of `torch.backends`, as a recording needs no change to the program.
+It is an entry point of `torch.backends`, so a recording needs no change to the program.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def at_import_of_torch() -> None:
             from hvd_ext.c10d.profiled import profile_steps
 
             profile_steps(*steps)
-    except Exception as error:  # the program has not asked for this: it runs on without
+    except Exception as error:  # the program has not requested this, so it continues without
         print(f"hvprof: torch.distributed is not recorded: {error}", file=sys.stderr)

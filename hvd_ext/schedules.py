@@ -19,7 +19,7 @@ class LocalSGD:
     """Each node trains by itself; after `steps` steps all continue with the mean of their weights.
 
     Attributes:
-        steps: between two exchanges, at least 1.
+        steps: number of steps between two exchanges, at least 1.
 
     Raises:
         UsageError: a value out of its range.
@@ -45,7 +45,7 @@ class DiLoCo:
     (Douillard et al., https://arxiv.org/abs/2311.08105).
 
     Attributes:
-        steps: between two exchanges, at least 1.
+        steps: number of steps between two exchanges, at least 1.
         outer_lr: learning rate of the outer optimizer, above 0.
         outer_momentum: its momentum, at least 0 and less than 1.
 
@@ -78,10 +78,10 @@ _OPTIONS = {"steps": int, "outer_lr": float, "outer_momentum": float}
 
 
 def parse(given: Schedule) -> Schedule:
-    """The schedule that a text names; others are returned as they are.
+    """Return the schedule that a text names; schedules are returned unchanged.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text names no schedule.
     """
     if isinstance(given, (LocalSGD, DiLoCo)) or given in (EVERY_STEP, ONE_STEP_LATE):
         return given

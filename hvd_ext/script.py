@@ -13,7 +13,7 @@ from hvd_ext.errors import UsageError
 
 
 def script_parser(module: str, text: str | None, example: str) -> argparse.ArgumentParser:
-    """The command line of `python -m module`, which a script and its arguments follow."""
+    """Return the parser of `python -m module`, which a script and its arguments follow."""
     top = argparse.ArgumentParser(prog=f"python -m {module}", description=text, epilog=example)
     add_version(top)
     top.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
@@ -26,7 +26,7 @@ def run_script(options: argparse.Namespace, install: Callable[[], None]) -> int:
     """Run a script.
 
     Args:
-        options: what `script_parser` has found.
+        options: result of `script_parser`.
         install: called before the script begins.
 
     Raises:

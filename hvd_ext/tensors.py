@@ -10,24 +10,24 @@ import torch
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A type's name, as numpy and DTYPES have it."""
+    """Return a type's name in numpy and DTYPES."""
     return str(dtype).removeprefix("torch.")
 
 
 def current_stream(device: int) -> int:
-    """The address of the stream in which the calling thread uses a GPU of this process."""
+    """Return the address of the stream in which the calling thread uses a GPU of this process."""
     address: int = torch.cuda.current_stream(device).cuda_stream
     return address
 
 
 def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """The memory of a contiguous CPU tensor, as a 1-D array of uint8."""
+    """Return the memory of a contiguous CPU tensor, as a 1-D array of uint8."""
     array: np.ndarray[Any, np.dtype[Any]] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return array
 
 
 def in_numpys_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """A view in a type that numpy has: uint16 for bfloat16, which numpy lacks."""
+    """Return a view in a type that numpy has: uint16 for bfloat16, which numpy lacks."""
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
 

@@ -1,4 +1,4 @@
-"""The file of a timeline: what ran in some steps of a rank, as torch.profiler recorded it.
+"""The file of a timeline: torch.profiler's record of some steps of a rank.
 
 `hvd_ext.c10d.profiled` writes it in the rank, and hvprof reads it. It is JSON, compressed by gzip.
 Times are in ns on the rank's monotonic clock, that of its recorded calls.
@@ -23,16 +23,16 @@ from hvd_ext.system.files import atomic_path
 
 FORMAT = 1
 SUFFIX = ".timeline"
-# Name of a range whose times are known on the monotonic clock, too; its number follows.
+# Name of a range whose times are also known on the monotonic clock; the range's number follows.
 CLOCK_MARK = "hvprof clock "
-# An operator is of the CPU. The optimizer's are kernels or operators within its step.
+# Operators run on the CPU. OPTIMIZER is a kernel or an operator within an optimizer's step.
 KERNEL, OPTIMIZER, COPY, OPERATOR = KINDS = ("kernel", "optimizer", "copy", "operator")
 
 _MOST_BYTES = 1 << 29
 _MOST_NS = 1 << 62
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": KERNEL}
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
-# What the recorder counts itself.
+# Operators that the recorder counts itself.
 _COMMUNICATES = ("c10d::", "gloo:", "nccl:", "mpi:", "record_param_comms")
 _OPTIMIZER_STEP = "Optimizer.step#"
 _GPU = "GPU "
@@ -43,10 +43,10 @@ class Activity:
     """A kernel, a copy or an operator.
 
     Attributes:
-        name: the profiler's.
+        name: its name in the profiler.
         lane: the stream or thread that it ran in.
         kind: one of KINDS.
-        begin_ns, end_ns: when it ran.
+        begin_ns, end_ns: its begin and its end.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Timeline:
 
     Attributes:
         rank: the rank's number.
-        first, last: the steps that were asked for.
-        seen: the steps that ended while the profiler had not finished.
+        first, last: the first and the last requested step.
+        seen: number of steps that ended before the profiler had finished.
         steps: begin and end of each recorded step, from `first` on.
-        activities: by begin; kernels and copies where a GPU was used, operators where not.
-        calls: the rank's traced calls of these steps, as its trace has them.
+        activities: ordered by begin; kernels and copies if a GPU was used, otherwise operators.
+        calls: the rank's traced calls of these steps, in the form of its trace.
     """
 
     rank: int
@@ -86,15 +86,15 @@ class Timeline:
 def activities_of(
     events: Sequence[Mapping[str, Any]], marks: Sequence[tuple[int, int]]
 ) -> tuple[list[Activity], list[tuple[int, int]]]:
-    """The activities in a trace of torch.profiler, and the steps' borders.
+    """Return the activities in a trace of torch.profiler, and the begin and end of each step.
 
-    On a GPU a step ends with the last kernel that was launched in it, as the host runs ahead.
-    Before the first step and after the last one the host has waited for the GPU.
+    On a GPU, a step ends with the last kernel that was launched in it, because the host runs ahead.
+    The host has waited for the GPU before the first step and after the last one.
 
     Args:
-        events: of a trace in Chrome's format.
-        marks: two for each step, its begin and its end: times on the monotonic clock before and
-            after the range CLOCK_MARK with the mark's number, from 0.
+        events: events of a trace in Chrome's format.
+        marks: two for each step, for its begin and its end. A mark is the times on the monotonic
+            clock before and after the range CLOCK_MARK with the mark's number, from 0.
     """
     complete = [event for event in events if event.get("ph") == "X"]
     offset_ns = _offset_ns(complete, marks)
@@ -137,7 +137,7 @@ def activities_of(
 
 
 def _offset_ns(events: Sequence[Mapping[str, Any]], marks: Sequence[tuple[int, int]]) -> int:
-    """The monotonic clock less the profiler's, by the mark that was made in the shortest time."""
+    """Return the monotonic clock less the profiler's, from the mark that took the shortest time."""
     offsets = []
     for event in events:
         name = str(event.get("name"))
@@ -157,7 +157,7 @@ def _steps(event: Mapping[str, Any]) -> bool:
 
 
 def _optimizer_steps(found: list[tuple[Any, int, int]]) -> dict[Any, list[tuple[int, int]]]:
-    """By thread the steps of optimizers that contain no other.
+    """Return, by thread, the steps of optimizers that contain no other step.
 
     The step of a DistributedOptimizer contains that of the optimizer, after a wait.
     """
@@ -180,7 +180,7 @@ def _operators(
     times_ns: Any,
     updates: Mapping[Any, list[tuple[int, int]]],
 ) -> list[Activity]:
-    """The operators that no other one of their thread has called."""
+    """Return the operators that no other operator of their thread has called."""
     timed = [(*times_ns(one), one) for one in events if one.get("cat") == "cpu_op"]
     until_ns: dict[Any, int] = {}
     found = []
@@ -228,7 +228,7 @@ def read(path: Path) -> Timeline:
     """Read a timeline.
 
     Raises:
-        UsageError: it cannot be read, is damaged, or of a newer version.
+        UsageError: it cannot be read, is damaged, or has a newer version.
     """
     try:
         with gzip.open(path) as file:
@@ -243,7 +243,7 @@ def read(path: Path) -> Timeline:
     except (OSError, EOFError, zlib.error, binascii.Error, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; record again, or remove it") from None
     except (ValueError, KeyError, TypeError, IndexError):
-        raise UsageError(f"{path} is damaged: it is no timeline; record again") from None
+        raise UsageError(f"{path} is damaged: it is not a timeline; record again") from None
 
 
 def _checked(content: Mapping[str, Any]) -> Timeline:

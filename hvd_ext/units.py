@@ -1,4 +1,4 @@
-"""Sizes, times and numbers of things, and how they are written."""
+"""Text for sizes, times and numbers of things, and parsing of sizes."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def format_bytes(count: int) -> str:
 
 
 def plural(count: float, one: str, many: str = "") -> str:
-    """The noun of so many: "rank" or "ranks"; `many` where it is not `one` and an s."""
+    """Return the noun for a number: "rank" or "ranks"; `many` if it is not `one` and an s."""
     return one if count == 1 else many or f"{one}s"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A number of things: "1 rank", "2 ranks", "2 ranks share" (of "rank shares")."""
+    """Write a number of things: "1 rank", "2 ranks", "2 ranks share" (from "rank shares")."""
     return f"{count} {plural(count, one, many)}"
 
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that keeps it short: 0.00213 -> "2.13 ms"."""
-    # The rounded value has the unit: 999.9 us is written as 1 ms.
+    # The rounded value determines the unit: 999.9 us is written as 1 ms.
     factor, unit = time_unit(float(f"{seconds:.3g}"))
     value = seconds / factor
     return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit that keeps a duration short, in seconds, and its name: 0.00213 -> 1e-3, "ms"."""
+    """Return the unit that keeps a duration short, and its name: 0.00213 -> 1e-3, "ms"."""
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
     return next((one for one in units if seconds >= one[0]), (1e-9, "ns"))

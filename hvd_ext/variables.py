@@ -1,4 +1,4 @@
-"""Every environment variable that the project reads: its default, effect, and how it is read."""
+"""Every environment variable that the project reads: its default, effect and parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
 
 T = TypeVar("T")
-# Of steps that are profiled: the first ones allocate, tune and compile.
+# The first steps, which allocate, tune and compile, are not profiled.
 SKIPPED_STEPS, LEAST_STEP = 10, 3
 
 
@@ -26,7 +26,7 @@ class Variable(Generic[T]):
         name: its name.
         effect: the value it takes and what that changes, in Markdown, for the table in docs.
         reader: the part of the project that reads it.
-        parse: its value, from the text, or from None where it is not set and has no default;
+        parse: returns its value from the text, or from None if it is not set and has no default;
             raises ValueError with the rule that the text breaks.
         default: the text that counts where it is not set.
         shown: what the table shows for it, if that is neither the text nor "unset".
@@ -40,13 +40,13 @@ class Variable(Generic[T]):
     shown: str = ""
 
     def read(self, environ: Mapping[str, str] | None = None) -> T:
-        """The value in the environment.
+        """Return the value in the environment.
 
         Args:
             environ: by default this process's.
 
         Raises:
-            UsageError: it has none of the values that it can have.
+            UsageError: the value is invalid.
         """
         text = (os.environ if environ is None else environ).get(self.name, self.default)
         try:
@@ -56,7 +56,7 @@ class Variable(Generic[T]):
 
     @property
     def is_set(self) -> bool:
-        """Whether the environment has it."""
+        """Whether the environment has the variable."""
         return self.name in os.environ
 
 
@@ -108,7 +108,7 @@ def _slots_or_none(text: str | None) -> int | None:
 
 
 def _first_and_last(text: str | None) -> tuple[int, int] | None:
-    """The first and the last step of "FIRST-LAST", or of a number of steps; None of no text.
+    """Return the first and the last step of "FIRST-LAST", or of a number of steps, or None.
 
     Raises:
         ValueError: the text is neither.
@@ -128,7 +128,7 @@ def _first_and_last(text: str | None) -> tuple[int, int] | None:
 
 
 def _steps_and_action(text: str | None) -> tuple[int, bool]:
-    """Steps from one audit to the next, and whether it only warns."""
+    """Return the steps from one audit to the next, and whether an audit only warns."""
     number, colon, action = (text or "").partition(":")
     if not number.isdecimal() or int(number) < 1 or (colon and action != "warn"):
         raise ValueError(
@@ -213,7 +213,7 @@ SHARDED = Variable(
     "0",
 )
 STALL_TIMEOUT_S = Variable(
-    # Long enough for what one rank does alone: evaluation, writing a checkpoint.
+    # Long enough for work of a single rank, such as evaluation or writing a checkpoint.
     "HVD_EXT_STALL_TIMEOUT_S",
     "seconds to wait for a late rank before the job ends with the names of missing ranks",
     "hvd_ext",
@@ -271,10 +271,10 @@ _INTERNAL = ("HVD_EXT_TEST_", "HVD_EXT_TESTBED_")
 
 
 def misspelt(names: Iterable[str]) -> list[str]:
-    """A line for each name that has a prefix of the project and is no variable of it.
+    """Return a line for each name that has a prefix of the project but is not a variable of it.
 
     Args:
-        names: of environment variables that are set.
+        names: names of environment variables that are set.
     """
     lines = []
     for name in sorted(names):
@@ -291,7 +291,7 @@ def misspelt(names: Iterable[str]) -> list[str]:
 
 
 def table() -> str:
-    """The Markdown table of all variables."""
+    """Return the Markdown table of all variables."""
     rows = [
         f"| `{v.name}` | {v.reader} | {v.shown or v.default or 'unset'} | {v.effect} |"
         for v in sorted(VARIABLES, key=lambda v: v.name)

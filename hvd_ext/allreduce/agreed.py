@@ -26,7 +26,7 @@ def read_table(world: MPI.Comm) -> Table:
             if source := variables.TABLE.read() or "":
                 load(path := Path(source))
                 content = path.read_bytes()
-        except Exception as error:  # the other ranks wait for what this one says
+        except Exception as error:  # the other ranks wait for this rank's answer
             problem = str(error)
     source, content, problem = world.bcast((source, content, problem))
     if problem:

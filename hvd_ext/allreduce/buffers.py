@@ -1,4 +1,4 @@
-"""Buffers that every rank of a node maps, so that they are reduced where they lie."""
+"""Buffers that every rank of a node maps, so that they are reduced in place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def empty(topology: Topology, shape: int | Sequence[int], dtype: str = "float32") -> Array:
-    """Allocate an array that is reduced where it lies: every rank of the node maps it; collective.
+    """Allocate an array that all ranks of a node map and reduce in place; collective.
 
     A PersistentAllreduce of it, or of the same part of it on every rank, copies nothing. On several
     nodes it is like any other array. Its memory is freed with the last array, view and plan.
@@ -52,5 +52,5 @@ def window_over(topology: Topology, buffer: Array) -> NodeWindow | None:
         return None
     try:
         return NodeWindow.over(topology.node, place)
-    except WindowError:  # on every rank alike: without memory for a window, none is staged either
+    except WindowError:  # on all ranks: without memory for a window, nothing is staged either
         return None

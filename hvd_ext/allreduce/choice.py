@@ -1,7 +1,7 @@
-"""The algorithm of a message: one decision, made from facts that every rank has alike.
+"""The algorithm of a message: one decision, made from facts that are equal on all ranks.
 
-A rank's own node, and whether it shares memory with another rank, may differ from those of other
-ranks. Ranks that chose by them would wait for each other.
+The size of its node, or whether it shares memory with others, may differ between ranks. If
+ranks chose by these, they could choose differently and wait for each other forever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Group:
     """The ranks that take part, as each of them sees the group.
 
     Attributes:
-        nodes: of the group.
+        nodes: nodes of the group.
         ranks_per_node: those of its largest node.
         shares_memory: all of its ranks may reduce in memory that they share.
     """
@@ -32,7 +32,7 @@ class Group:
 
     @classmethod
     def of_all(cls, topology: Topology, *, may_share: bool = False) -> Group:
-        """All ranks; `may_share`: memory may be set up for them, where they are of one node."""
+        """Return the group of all ranks; with `may_share`, those of one node may set up memory."""
         shares = may_share and topology.one_node
         return cls(topology.nodes, topology.largest_node, shares)
 
@@ -49,15 +49,15 @@ def choose(
 
     Args:
         table: the same on every rank.
-        group: whose message it is.
-        message_bytes: of a rank; of the longest one, where they differ.
-        dtype_class: of its elements, as of the table's rows.
-        memory: as of the table's rows.
+        group: the group whose message it is.
+        message_bytes: payload of a rank; the longest one if they differ.
+        dtype_class: class of its elements, as in the table's rows.
+        memory: kind of memory, as in the table's rows.
     """
     name = table.choose(group.nodes, group.ranks_per_node, memory, message_bytes, dtype_class)
     return NATIVE if name == SHARED_MEMORY and not group.shares_memory else name
 
 
 def explain(table: Table, group: Group, message_bytes: int, dtype_class: str) -> str:
-    """The reason for the choice, of a message in any memory of the host's."""
+    """Return the reason for the choice, for a message in any memory of the host."""
     return table.explain(group.nodes, group.ranks_per_node, "host", message_bytes, dtype_class)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hvd_ext.allreduce.operations import Array, Operation
 
-# Anything but 0 or None is a code of the exchange's own for what went wrong.
+# Any value but 0 and None is an error code of the exchange.
 PlannedCall = Callable[[], "int | None"]
 
 
@@ -23,13 +23,13 @@ class Exchange(Protocol):
 
     @property
     def run(self) -> PlannedCall:
-        """Reduces the buffer; called as it is, as each further call costs time."""
+        """Reduce the buffer; called directly, because each further call costs time."""
 
     def on(self, comm: MPI.Comm) -> PlannedCall:
-        """The same on another communicator of the same ranks, for another thread."""
+        """Return the same exchange on another communicator of these ranks, for another thread."""
 
     def resume(self, code: int) -> None:
-        """Finish a `run` that gave a code, or raise what that stands for.
+        """Finish a `run` that returned a code, or raise the error of that code.
 
         After a stall the job ends soon.
         """

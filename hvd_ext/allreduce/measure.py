@@ -1,6 +1,6 @@
 """Measure every algorithm on this cluster, and write the table that names the best.
 
-Run it as you run a training, on as many nodes and ranks: hvd-launch run -np 4 --
+Run it like a training, on the same number of nodes and ranks: hvd-launch run -np 4 --
 python -m hvd_ext.allreduce.measure -o table.json. Set HVD_EXT_TABLE to the file, and hvd_ext uses
 it. Rows of other situations that the file already holds stay in it.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Which dtype speaks for its class.
+# The dtype that is measured for each class.
 _DTYPES = {"float": np.float32, "half": np.float16, "integer": np.int32}
 _SAMPLE_S = 0.001
 _MOST_CALLS = 100
@@ -44,7 +44,7 @@ _TIMEOUT_S = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure on all ranks, and have rank 0 write and print."""
+    """Measure on all ranks; rank 0 writes and prints."""
     allow_singleton_mpi()  # for --help, which needs no launcher
     from mpi4py import MPI
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if topology.nodes == 1:
         situations.append((1, ranks, "arena", topology.world))
     elif ranks > 1:
-        # How shares of the arena travel: all local ranks between the nodes at once.
+        # Shards of the arena travel like this: all local ranks exchange between the nodes at once.
         situations.append((topology.nodes, 1, "host", topology.cross))
     sizes = [1 << p for p in range(options.most.bit_length()) if options.least <= 1 << p]
     steps = len(situations) * len(_DTYPES) * len(sizes)

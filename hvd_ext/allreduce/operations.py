@@ -18,8 +18,8 @@ class Operation:
     """A reduction that is associative and commutative.
 
     Attributes:
-        name: "sum", "average", "min", "max" or "product". An algorithm takes an average
-            for a sum; what divides it is `prepare`.
+        name: "sum", "average", "min", "max" or "product". Algorithms compute an average as a sum,
+            and `prepare` divides it.
         combine: numpy's function, called as combine(a, b, out=a).
         mpi_name: the name of MPI's own operation in mpi4py.
     """

@@ -2,7 +2,7 @@
 
 Planning makes the decisions that each call would otherwise make, so that a call costs
 no more than its algorithm (MPI-4: a persistent collective, MPI_Allreduce_init).
-`allreduce` is for one that does not repeat.
+`allreduce` is for a single call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def allreduce(
 ) -> None:
     """Reduce a buffer once, in place, by the algorithm that the table names for its size.
 
-    Nothing is set up, so that ranks that share memory use the MPI library's own. A collective.
+    Nothing is set up, so ranks that share memory use the MPI library's allreduce. A collective.
 
     Args:
         topology: the ranks, and how they share nodes.
@@ -76,11 +76,11 @@ def allreduce(
 class PersistentAllreduce:
     """Reduces one buffer over all ranks, in place, each time it is called.
 
-    Every rank makes it alike and calls or starts it in the same order among its own.
+    All ranks make the same ones, and call or start them in the same order.
 
     Attributes:
-        buffer: 1-D; what is reduced, on the host.
-        algorithm: what carries it.
+        buffer: the reduced array, 1-D, on the host.
+        algorithm: name of the algorithm that reduces it.
 
     Calling it raises:
         StallError: ranks did not arrive in time (`shared_memory` only: MPI waits).
@@ -88,7 +88,7 @@ class PersistentAllreduce:
         UsageError: it was started, and not waited for.
     """
 
-    # A call goes to this object's function, without a frame of Python's.
+    # A call goes straight to this object's function, without a Python frame.
     __slots__ = ("__call__", "__dict__", "__weakref__")
     __call__: Callable[[], None]
     algorithm: str
@@ -114,7 +114,7 @@ class PersistentAllreduce:
                 (with CuPy), device memory, which is staged through the host.
             operation: "sum", "average", "min", "max" or "product".
             dtype: "bfloat16" for an array of uint16 that holds it.
-            algorithm: by default what the table names for its size.
+            algorithm: by default the one that the table names for its size.
             table: message sizes and their algorithms; by default the built-in of this MPI library.
 
         Raises:
@@ -183,7 +183,7 @@ class PersistentAllreduce:
         self.__call__ = self._without_cycle(PersistentAllreduce._check_idle)
 
     def wait(self) -> None:
-        """Wait for what was started; raises what it raised."""
+        """Wait for the reduction that was started, and raise its error, if any."""
         if self._started is None:
             raise UsageError("not started: call start() before wait()")
         done, self._started = self._started, None
@@ -247,21 +247,21 @@ class PersistentAllreduce:
         self._use()
 
     def _use(self) -> None:
-        """Have calls run the exchange."""
+        """Make calls run the exchange."""
         run = self._exchange.run
         finish = self._without_cycle(PersistentAllreduce._finish)
         self._direct = run.built_in(finish) if isinstance(run, CCall) else partial(finish, 0)
         self.__call__ = self._direct
 
     def _finish(self, code: int) -> None:
-        """Finish a call that gave a code, or make one."""
+        """Finish a call that returned a code, or make a call."""
         if code:
             self._exchange.resume(code)
         else:
             self._call(self._exchange.run)
 
     def _without_cycle(self, method: Callable[..., None]) -> Callable[..., None]:
-        """A method of this object that does not keep it."""
+        """Return a method of this object that does not keep the object alive."""
         return partial(method, weakref.proxy(self))
 
 
@@ -280,7 +280,7 @@ def _exchange(
 
 
 class _Background:
-    """The thread and the communicator of what is started; collective to make."""
+    """Return the thread and the communicator for started reductions; making them is collective."""
 
     def __init__(self, topology: Topology) -> None:
         self._lease = topology.borrow("background", topology.world)

@@ -1,4 +1,4 @@
-"""One call of an algorithm, planned: what a call needs is checked and decided once."""
+"""One call of an algorithm, planned: arguments are checked and decisions are made once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Algorithm = Callable[["MPI.Comm", Array, Operation], None]
 
 
 def _quiet(algorithm: Algorithm) -> Algorithm:
-    """Overflow and NaN are results like any other, as they are to MPI: no warnings."""
+    """Treat overflow and NaN as results like any other, as MPI does: no warnings."""
 
     @functools.wraps(algorithm)
     def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
@@ -87,7 +87,7 @@ def prepare(
 
 
 def dtype_class_of(buffer: Array) -> str:
-    """The class of the buffer's dtype; float for one that no algorithm takes: MPI refuses it."""
+    """Return the class of the buffer's dtype; float for a dtype that MPI will refuse."""
     name = _NAMES.get(buffer.dtype)
     return "float" if name is None else DTYPES[name].dtype_class
 

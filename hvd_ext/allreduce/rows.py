@@ -14,9 +14,9 @@ Samples = Mapping[int, Mapping[str, Sequence[float]]]
 
 
 def choices(samples: Samples, usual: str = NATIVE) -> Choices:
-    """Least sizes and algorithms: what a size takes holds up to the next measured size.
+    """Return least sizes and algorithms; each choice is valid up to the next measured size.
 
-    A size takes the fastest of those that beat the usual one there and at a neighboring size.
+    A size gets the fastest algorithm that beat the usual one at this size and at a neighboring one.
     """
     sizes = sorted(samples)
     gains = [
@@ -43,7 +43,7 @@ def make_row(
     samples: Samples,
     usual: str = NATIVE,
 ) -> Row:
-    """The row of one situation, with the medians that it rests on."""
+    """Return the row of one situation, with the medians that decided it."""
     measured = tuple(
         (size, {name: statistics.median(times) * 1e6 for name, times in samples[size].items()})
         for size in sorted(samples)
@@ -52,7 +52,7 @@ def make_row(
 
 
 def merge(new: Sequence[Row], old: Sequence[Row]) -> tuple[Row, ...]:
-    """New rows first; old ones stay where no new one is for the same situation."""
+    """Return the new rows, then the old ones whose situations no new row is for."""
     taken = {(row.nodes, row.ranks_per_node, row.memory) for row in new}
     kept = [row for row in old if (row.nodes, row.ranks_per_node, row.memory) not in taken]
     return (*new, *kept)

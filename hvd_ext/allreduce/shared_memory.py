@@ -1,10 +1,10 @@
 """Within a node: straight from the memory that its ranks share.
 
-A buffer in the window is reduced where it lies, each rank its shard. One that lies
-elsewhere goes through the window: a short one in one shot (every rank puts its part there
-and combines all parts itself), a longer one in two, piece by piece (reduce-scatter, then
-allgather). Only peers' shards are copied there; results are written to the buffer and to
-peers' windows, from where each rank copies them.
+A buffer in the window is reduced in place: each rank reduces its shard. Any other buffer goes
+through the window: a short one in one shot (every rank puts its part there and combines all parts
+itself), a longer one in two, piece by piece (reduce-scatter, then allgather). Only peers' shards
+are copied there; results are written to the buffer and to peers' windows, from where each rank
+copies them.
 Time: 2 (k-1) a + (k-1)/k n (2 b + g), where a and b are those of a memory copy; for a buffer
 elsewhere 4 b instead of 2 b.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
 
-# Up to here it takes less to combine all parts oneself than to wait for others' shards.
+# Up to this size, combining all parts oneself takes less time than waiting for others' shards.
 _SHORTEST_IN_PLACE = 512
-# Between two slices of a wait Python handles Ctrl-C, on whichever thread it came.
+# A wait has slices, so that Python can handle Ctrl-C between them, on any thread.
 _SLICE_S = 0.2
 
 
@@ -53,7 +53,7 @@ class SharedMemoryExchange:
             topology: one node.
             buffer: 1-D, contiguous and writable.
             operation: its name.
-            dtype: of what the buffer holds.
+            dtype: type of the buffer's elements.
             timeout_s: how long ranks are waited for.
             window: where the buffer begins, if it lies in one.
 
@@ -84,11 +84,11 @@ class SharedMemoryExchange:
         self.run = window.repeated(planned, min(_SLICE_S, timeout_s), address)
 
     def on(self, comm: MPI.Comm) -> Callable[[], int | None]:
-        """The same: no messages are sent that others could match."""
+        """Return the same exchange: it sends no messages that another thread's could match."""
         return self.run
 
     def resume(self, code: int) -> None:
-        """Wait on for the ranks that are late.
+        """Continue to wait for the ranks that are late.
 
         Raises:
             StallError: they did not arrive in time, or ended.

@@ -1,8 +1,8 @@
 """Message size -> algorithm: pure, editable, explains itself.
 
-A table is a list of rows, each for one situation: how many nodes take part, how
-many ranks a node has, where the buffer lies, what it holds. In a row, message sizes
-ascend, and a message takes the algorithm of the nearest lower size.
+A table is a list of rows, each for one situation: the number of nodes, the ranks of a node, the
+memory of the buffer, the class of its elements. In a row, message sizes ascend, and a message takes
+the algorithm of the nearest lower size.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds, plural
 
-# What a row may choose.
+# The algorithms that a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-# Carriers of gradients of GPUs: in a node its kernel over CUDA IPC, between nodes pinned memory of
-# the host; NCCL may serve both.
+# Carriers of gradients on GPUs: within a node hvd_ext's kernel over CUDA IPC, between nodes pinned
+# memory of the host; NCCL may serve both.
 IPC, NCCL, STAGED = "ipc", "nccl", "staged"
 CARRIERS = (IPC, NCCL, STAGED)
 MEMORY_KINDS = ("host", "arena", "device")
@@ -39,12 +39,12 @@ class Row:
     """Choices for one situation.
 
     Attributes:
-        nodes, ranks_per_node: the situation the row speaks for; 0 = any.
+        nodes, ranks_per_node: numbers that the row is for; 0 matches any.
         memory: "arena" for the node-shared window, "device" for gradients on GPUs, "host" for any
             other array.
         choices: (least message_bytes, algorithm), ascending from 0; carriers on a device.
-        dtype_class: of its elements: "float", "half", "integer", or "any".
-        measured_us: what the choices rest on, ascending; for `explain` only.
+        dtype_class: class of its elements: "float", "half", "integer", or "any".
+        measured_us: the medians behind the choices, ascending; only `explain` reads them.
         simulated: the platform on which these times were simulated; "" if they were measured.
     """
 
@@ -75,13 +75,13 @@ class Table:
     """Names an algorithm for each message.
 
     Attributes:
-        rows: the first that matches counts.
+        rows: the first one that matches is used.
         source: name of the file, for errors and reasons.
     """
 
     rows: tuple[Row, ...]
     source: str
-    # What was looked up before: least sizes and algorithms, by situation.
+    # Earlier look-ups: least sizes and algorithms, by situation.
     _found: dict[tuple[int, int, str, str], tuple[list[int], list[str]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -97,10 +97,10 @@ class Table:
         """The name of the algorithm for a message.
 
         Args:
-            nodes: of the job.
+            nodes: number of nodes of the job.
             ranks_per_node: the same on each node.
             memory: "arena": shared by the ranks of a node; "device": on GPUs; "host": any other.
-            message_bytes: of a rank.
+            message_bytes: payload of a rank.
             dtype_class: "float", "half" or "integer".
         """
         situation = (nodes, ranks_per_node, memory, dtype_class)
@@ -120,7 +120,7 @@ class Table:
         message_bytes: int,
         dtype_class: str = "float",
     ) -> str:
-        """The choice, its reason, and the runner-up's time. Args are those of `choose`."""
+        """Return the choice, its reason, and the second best's time. Args are those of `choose`."""
         choice = self.choose(nodes, ranks_per_node, memory, message_bytes, dtype_class)
         number = self._find(nodes, ranks_per_node, memory, dtype_class)
         if number is None:
@@ -164,10 +164,10 @@ def _evidence(row: Row, choice: str, message_bytes: int) -> str:
     return text + (" (faster, but not beyond the spread)" if closer else "")
 
 
-# Measured on one machine of two cores with Open MPI 4.1.8 and 5.0.11 and MPICH 5.0.2, and
-# kept on the careful side: on one node the ranks' shared memory wins at every size, in
-# the arena and out of it; between nodes the library's own is left only for the long
-# messages on which a ring cannot lose.
+# Measured on one machine of two cores with Open MPI 4.1.8 and 5.0.11 and MPICH 5.0.2, and cautious:
+# on one node the ranks' shared memory wins at every size, inside and outside the arena; between
+# nodes another algorithm replaces the library's own only for long messages, on which a ring cannot
+# lose.
 BUILT_IN = Table(
     (
         Row(1, 0, "arena", ((0, SHARED_MEMORY),)),
@@ -190,17 +190,17 @@ _INTEL = Table(
 
 
 def usual_carrier(nodes: int) -> str:
-    """The carrier of gradients of GPUs where nothing was measured."""
+    """Return the carrier of gradients on GPUs if nothing was measured."""
     return STAGED if nodes > 1 else IPC
 
 
 def built_in(library: str) -> Table:
-    """The table in use where none was measured, by the text of MPI_Get_library_version."""
+    """Return the built-in table for a library, by the text of MPI_Get_library_version."""
     return _INTEL if library.startswith("Intel") else BUILT_IN
 
 
 def load(path: Path) -> Table:
-    """The table in a JSON file, which is its source.
+    """Return the table in a JSON file, which becomes its source.
 
     Args:
         path: holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
@@ -247,7 +247,7 @@ def _dump_row(row: Row) -> str:
         "dtype_class": row.dtype_class,
         **({"simulated": row.simulated} if row.simulated else {}),
     }
-    # One choice and one measured size a line.
+    # Each choice and each measured size on a separate line.
     parts = [json.dumps(head)[1:-1], _dump_list("choices", row.choices)]
     if row.measured_us:
         measured = [

@@ -19,7 +19,7 @@ Call = Callable[[], object]
 
 
 def check(world: MPI.Comm, comm: MPI.Comm, name: str, buffer: Array, call: Call) -> None:
-    """See that `call` sums `buffer` over the ranks of `comm`; collective over `world`.
+    """Check that `call` sums `buffer` over the ranks of `comm`; collective over `world`.
 
     Small whole numbers, so that every order of summing is exact, in 16 bits too.
 

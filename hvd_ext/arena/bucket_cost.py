@@ -48,7 +48,7 @@ def _exchange_s(config: ArenaConfig, between_nodes: bool, counts: list[int]) -> 
     arena = HostArena(config, plan, 1.0, between_nodes)
     arena.data.view(np.float32)[:] = 1.0  # a codec is quicker with zeros
     progress = ProgressThread()
-    times_s = []  # noise only adds: the least counts
+    times_s = []  # noise only adds time: the shortest counts
     for _ in range(_WARM_UP + _ROUNDS):
         world.Barrier()
         start_s = time.perf_counter()

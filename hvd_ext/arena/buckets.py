@@ -18,10 +18,11 @@ import numpy as np
 from hvd_ext.arena.layout import ParameterSpec
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
-# What fewer buckets may add to the time after backward, of which each takes some itself.
+# The time after backward may grow by this share if it saves buckets, because each bucket costs time
+# too.
 _NO_WORSE = 1.05
-# A bucket of which the latency is a twentieth is long enough: a longer one saves little,
-# and its stages within the node and between nodes do not overlap with any other's.
+# A bucket is long enough if the latency is a twentieth of its time. A longer one saves little, and
+# its stages within the node and between nodes overlap with no other bucket's.
 _LATENCY_SHARE = 0.05
 _LEAST_CAP_BYTES = 8 * MIB
 
@@ -31,8 +32,8 @@ class BucketCost:
     """Measured time of the exchange of a bucket.
 
     Attributes:
-        latency_s: of the shortest one.
-        byte_s: more for each byte.
+        latency_s: time of an empty bucket.
+        byte_s: additional time for each byte.
     """
 
     latency_s: float
@@ -43,7 +44,7 @@ class BucketCost:
 
     @property
     def cap_bytes(self) -> float:
-        """No bucket need be longer."""
+        """The length in bytes beyond which a longer bucket saves little."""
         if self.byte_s == 0:
             return np.inf
         return max(_LEAST_CAP_BYTES, self.latency_s / self.byte_s / _LATENCY_SHARE)
@@ -56,7 +57,7 @@ class BucketChoice:
     Attributes:
         groups: the parameters of each bucket, in the order in which they are ready.
         reason: one sentence.
-        exposed_s: the exchange should be over so long after the last gradient.
+        exposed_s: predicted time from the last gradient to the end of the exchange.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -70,9 +71,9 @@ def choose_buckets(
     """Cut the parameters into buckets so that the last exchange is over soonest.
 
     Args:
-        parameters: what has gradients.
-        ready_s: when the gradient of each is there on the last rank.
-        cost: of a bucket.
+        parameters: those that have gradients.
+        ready_s: when the gradient of each is ready on the last rank.
+        cost: measured cost of a bucket.
     """
     order = sorted(range(len(parameters)), key=lambda index: (ready_s[index], -index))
     sizes = [parameters[i].padded_bytes for i in order]
@@ -97,12 +98,12 @@ def choose_buckets(
 def _shortest_path(
     sizes: Sequence[int], dtypes: Sequence[str], ready: Sequence[float], cost: BucketCost
 ) -> list[int]:
-    """Ends of the buckets: over_s[j] is when the first j gradients are exchanged at best."""
+    """Return the buckets' ends; over_s[j] is when the first j gradients are exchanged at best."""
     count = len(sizes)
     before = np.concatenate([[0], np.cumsum(sizes)]).astype(float)
     over_s = np.full(count + 1, -np.inf)
     cut_at = np.zeros(count + 1, int)
-    run = 0  # since when the dtype is the same
+    run = 0  # the first of the gradients of the same dtype
     for end in range(1, count + 1):
         if end > 1 and dtypes[end - 1] != dtypes[end - 2]:
             run = end - 1
@@ -124,7 +125,7 @@ def _thin(
     ready: Sequence[float],
     cost: BucketCost,
 ) -> list[int]:
-    """Leave out the cuts that bring nothing."""
+    """Leave out the cuts that gain nothing."""
     last_s = ready[-1]
     allowed_s = (_finish_s(ends, sizes, ready, cost) - last_s) * _NO_WORSE
     index = 0

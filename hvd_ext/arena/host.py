@@ -1,4 +1,4 @@
-"""The arena in host memory: buckets lie in the node-shared window.
+"""The arena in host memory: buckets are in the window that the ranks of a node share.
 
 Within the node each rank reduces its shard of a bucket straight from its peers'
 memory. On several nodes the shards then go between nodes, every local rank with its
@@ -37,7 +37,7 @@ class HostArena(Arena):
 
     # Regions of the window, each with a place for every element.
     _REGIONS = 1
-    # Whether the node's ranks get what one of them has reduced.
+    # Whether each rank writes what it has reduced to the node's other ranks.
     _GIVES_SUMS = True
 
     def __init__(
@@ -74,7 +74,7 @@ class HostArena(Arena):
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and config.format.is_coded
         self._in_tree_order = in_tree_order
-        # What is scaled once, behind the whole sum, is rounded alike on any number of nodes.
+        # If the whole sum is scaled once, it is rounded in the same way on any number of nodes.
         scales_late = in_tree_order and not self._local
         self._exchanges = [
             self._window.plan(
@@ -101,13 +101,13 @@ class HostArena(Arena):
         self._titles = [
             f"hvd_ext's gradient exchange, {layout.title(i)}" for i in range(len(layout.buckets))
         ]
-        # When each bucket of this round was there.
+        # The times at which the buckets of this round were ready.
         self._ready_s = [0.0] * len(layout.buckets)
-        # Of the last exchange, whose end is not known yet: emits it, so many seconds longer.
+        # Emits the last exchange, whose end is not known yet, prolonged by a number of seconds.
         self._report: Callable[[float], None] | None = None
 
     def check_while_waiting(self, check: Callable[[], None]) -> None:
-        """Have `check` called while ranks are waited for; what it raises ends the wait."""
+        """Call `check` while waiting for ranks; an error that it raises ends the wait."""
         self._monitored.check = check
 
     def _make_window(self, node: MPI.Comm) -> NodeWindow:
@@ -165,7 +165,7 @@ class HostArena(Arena):
                 self._channels.wait()
                 self._window.done(ticket)
             self._wait(lambda t: self._window.finish(ticket, t))
-        # What the other ranks' shards took longer is part of the last exchange.
+        # The additional time for the other ranks' shards is part of the last exchange.
         self._emit(time.monotonic() - before)
 
     @property
@@ -193,7 +193,7 @@ class HostArena(Arena):
         return super().hurry(within_s)
 
     def _leave(self) -> None:
-        """Have the node's ranks that come to a later exchange not wait for this one."""
+        """Let the node's ranks that reach a later exchange continue without this rank."""
         self._window.fail(self._tickets.finished + 1, FOREVER, "")
 
     def _wait(self, wait: Callable[[float], object], about: str = "") -> None:

@@ -46,8 +46,8 @@ class Channels:
     """Takes this rank's shards of the buckets over `topology.cross`.
 
     Attributes:
-        residuals: of each bucket's shard what was rounded away on this node and is not sent
-            yet, in float32; None where the format keeps nothing.
+        residuals: for each bucket's shard, the part that this node rounded away and has not sent
+            yet, in float32; None if the format keeps nothing.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Channels:
         )
 
     def drain(self) -> list[Array | None]:
-        """Sum the residuals over the nodes, and leave each an equal part; collective.
+        """Sum the residuals over the nodes, and give each node an equal part; collective.
 
-        From here on exchanges depend on nothing else that is kept.
+        From then on, exchanges depend on no other kept state.
 
         Returns:
             The sums, as `residuals`.
@@ -210,13 +210,13 @@ class Channels:
         return f"between nodes, the longest shard: {explain(*self._asked(largest))}"
 
     def _explain_coding(self) -> str:
-        """Say what coding took, and how much of the last sums' length is not sent yet."""
+        """Report the time of coding, and how much of the last sums' norm is not sent yet."""
         codec_s = sum(call.codec_s for call in self._coded) / max(1, self._rounds)
         text = f"coding takes {format_seconds(codec_s)} a step"
         kept = [(r, s) for r, s in zip(self.residuals, self._shards, strict=True) if r is not None]
         if not kept:
             return text
-        # In float64: squares of small gradients are not held in float32.
+        # In float64, because squares of small gradients underflow in float32.
         unsent, sums = (
             math.sqrt(sum(float(np.square(a, dtype=np.float64).sum()) for a in arrays))
             for arrays in zip(*kept, strict=True)
@@ -228,24 +228,24 @@ class Channels:
         """Start to reduce the shard of bucket `index` between nodes.
 
         Args:
-            index: of the bucket.
-            then: runs after it, on the channel's thread.
-            first: runs before it, likewise.
+            index: number of the bucket.
+            then: runs after the exchange, on the channel's thread.
+            first: runs before it, on the same thread.
         """
         self._rounds += index == 0
         work = functools.partial(_in_order, *([first] if first else []), self._calls[index], then)
         self._pending.append(self._threads[self._channel_of[index]].submit(work))
 
     def wait(self) -> None:
-        """Wait for all that was started; raises what the first failing piece raised."""
+        """Wait for all started exchanges; raises the error of the first one that failed."""
         wait_for(self._pending)
 
     def watched(self) -> AbstractContextManager[None]:
-        """While this lasts, ranks of other nodes that are late are the watchdog's."""
+        """Meanwhile the watchdog reports ranks of other nodes that are late."""
         return self._watchdog.guard()
 
     def close(self) -> None:
-        """End the threads, after what was started; to be called once."""
+        """End the threads after the exchanges that were started; to be called once."""
         with self.watched():
             for thread in self._threads:
                 thread.close()
@@ -260,7 +260,7 @@ class Channels:
 
 
 def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:
-    """The gradients' parts in a shard, as elements of it, each with its format.
+    """Return the gradients' parts in a shard, as ranges of its elements, each with its format.
 
     A parameter of one dimension (a bias, a norm's factor) matters more than its few bytes.
     """
@@ -285,4 +285,4 @@ def _meet(comm: MPI.Comm) -> None:
 
 
 def _nothing() -> None:
-    """An empty shard: this rank's part of a bucket that is shorter than a line a rank."""
+    """An empty shard: this rank has no part of a bucket that has fewer cache lines than ranks."""

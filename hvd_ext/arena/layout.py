@@ -1,4 +1,4 @@
-"""Which parameter lies in which bucket of the arena, and where: pure."""
+"""The bucket of each parameter, and its place in the arena: pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ParameterSpec:
 
     Attributes:
         name: unique among the parameters of an optimizer.
-        strides: of its gradient, in elements; dense in memory in some order.
+        strides: strides of its gradient, in elements; dense in memory in some order.
         dtype: a key of DTYPES.
     """
 
@@ -38,13 +38,13 @@ class ParameterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one parameter's gradient lies.
+    """The place of one parameter's gradient.
 
     Attributes:
         parameter: index into the parameters that were laid out.
-        offset_bytes: from the start of the arena's data.
+        offset_bytes: distance from the start of the arena's data.
         count: number of elements.
-        columns: elements of a row, which is all behind the first dimension; 0 for a vector.
+        columns: elements of a row, that is, of all dimensions but the first; 0 for a vector.
     """
 
     parameter: int
@@ -73,9 +73,9 @@ class Layout:
     """Buckets in the order in which every rank reduces them.
 
     Attributes:
-        buckets: as above.
-        total_bytes: of the arena's data.
-        names: of the parameters that were laid out.
+        buckets: the buckets in that order.
+        total_bytes: length of the arena's data.
+        names: names of the parameters that were laid out.
     """
 
     buckets: tuple[Bucket, ...]
@@ -83,7 +83,7 @@ class Layout:
     names: tuple[str, ...] = ()
 
     def title(self, index: int) -> str:
-        """Bucket `index` with the names of its gradients, as a person calls it."""
+        """Describe bucket `index` with the names of its gradients, for messages."""
         names = [self.names[span.parameter] for span in self.buckets[index].spans if self.names]
         if len(names) > 2:
             names = [f"{names[0]} to {names[-1]}"]
@@ -112,7 +112,7 @@ def layout_by_size(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> La
 
 
 def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequence[int]]) -> Layout:
-    """Lay out buckets of which the parameters are given; those of one have one dtype."""
+    """Lay out buckets whose parameters are given; a bucket has one dtype."""
     buckets: list[Bucket] = []
     end = 0
     for group in groups:
@@ -130,12 +130,12 @@ def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequenc
 
 
 def parts(bucket: Bucket, shard_bytes: tuple[int, int]) -> list[tuple[Span, int, int]]:
-    """The elements [begin, end) of each gradient of a bucket that lie in a part of the arena.
+    """Return which elements [begin, end) of each gradient of a bucket a part of the arena has.
 
     Args:
-        bucket: whose gradients.
-        shard_bytes: the part [begin, end), from the start of the arena's data; its ends lie
-            between elements. Gradients without an element there are left out.
+        bucket: the bucket of the gradients.
+        shard_bytes: the part [begin, end), from the start of the arena's data; its ends are between
+            elements. Gradients without an element there are left out.
     """
     item = DTYPES[bucket.dtype].item_bytes
     found = []

@@ -62,7 +62,7 @@ class Arena(ABC):
         """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
 
     def drain(self) -> list[Array | None]:
-        """Sum over the nodes what was rounded away and not sent yet; collective.
+        """Sum the residuals, which are not sent yet, over the nodes; collective.
 
         Between two rounds. Each node keeps an equal part.
 
@@ -75,11 +75,12 @@ class Arena(ABC):
             return self._channels.drain()
 
     def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
-        """Have this node send its part of what was drained, for bucket `index`.
+        """Make this node send its part of the drained residuals of bucket `index`.
 
         Args:
-            index: of the bucket.
-            of_parameters: the sums, whole and in the order of memory; of others there is none.
+            index: number of the bucket.
+            of_parameters: the sums of whole parameters, in the order of memory; other parameters
+                have none.
         """
         if self._channels is not None:
             self._channels.keep(index, of_parameters)
@@ -90,14 +91,14 @@ class Arena(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the threads, after what was started; the memory goes with the last reference.
+        """Stop the threads after the started work; the last reference frees the memory.
 
         To be called on the thread that calls `reduce`. Ranks of other nodes that are late for it
         are the watchdog's.
         """
 
     def hurry(self, within_s: float) -> bool:
-        """Have the job ended, and who is late named, where `close` takes longer than this.
+        """End the job and name the late ranks if `close` takes longer than this.
 
         Returns:
             Whether the program, and MPI, must not end before `close` did.

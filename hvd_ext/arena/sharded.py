@@ -1,9 +1,9 @@
-"""The arena of a sharded optimizer: sums stay where they are made, parameters are given.
+"""The arena of a sharded optimizer: ranks keep their shards' sums, and exchange parameters.
 
 A rank keeps the sums of its shard of each bucket, updates the parameters that belong to
 them, and writes those into the memory of the node's other ranks: stage 1 of ZeRO
-(Rajbhandari et al., SC 2020) within a node. Every rank has its own parameters, which
-the others write to only while all of them are in `give_parameters`, or have allowed it.
+(Rajbhandari et al., SC 2020) within a node. Every rank has its own copy of the parameters. The
+other ranks write to it only while all ranks are in `give_parameters`, or have allowed it.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ShardedArena(HostArena):
         self._give(self._exchanges)
 
     def allow_parameters(self) -> None:
-        """Say that this rank reads no parameters of others' shards before `give_parameters`.
+        """Promise to read no parameters of other ranks' shards before `give_parameters`.
 
-        Ranks that have updated theirs then need not wait for this one.
+        Ranks that have updated their shards then need not wait for this one.
         """
         self._window.ready(self._tickets.of(0))
 
@@ -86,7 +86,8 @@ class ShardedArena(HostArena):
         before_s = time.monotonic()
         ticket = self._tickets.finish(1)
         with self._watched():
-            # A rank that is not here yet may still read, or change, what would be overwritten.
+            # A rank that has not arrived yet may still read or change memory that would be
+            # overwritten.
             self._wait(lambda t: self._window.meet(ticket, t))
             for exchange in exchanges:
                 self._window.publish(exchange)

@@ -1,7 +1,7 @@
-"""The numbers by which a node's ranks know how far an arena's rounds are. Pure.
+"""The numbers that show a node's ranks the progress of an arena's rounds. Pure.
 
-Every exchange has the next ticket; a round has one for each bucket. The window holds, for each
-rank, the last ticket that is ready and the last that is done.
+Every exchange gets the next ticket, so a round has one for each bucket. For each rank, the window
+holds the last ticket that is ready and the last one that is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Tickets:
         return self.finished + index + 1
 
     def make_ready(self, index: int) -> range:
-        """Count the buckets up to `index` as ready; returns those that were not so far."""
+        """Count the buckets up to `index` as ready; returns those that were not ready before."""
         first = max(0, self._ready - self.finished)
         self._ready = max(self._ready, self.of(index))
         return range(first, index + 1)

@@ -87,10 +87,10 @@ def _tree(size: int, message_bytes: float) -> Work:
 
 
 def _double_tree(size: int, message_bytes: float) -> Work:
-    """2 lg p a + 2 n b + n g, and what filling the pipeline takes.
+    """2 lg p a + 2 n b + n g, and the time to fill the pipeline.
 
-    With segments of s bytes, the O(sqrt(n b a lg p)) of the best s is a for each
-    further segment, and lg p segments to send and to combine until the first is through.
+    With segments of s bytes, each further segment costs a, and lg p segments are sent and combined
+    before the first one arrives; with the best s this is O(sqrt(n b a lg p)).
     """
     if size == 1:
         return Work(0, 0, 0)

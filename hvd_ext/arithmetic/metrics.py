@@ -2,8 +2,8 @@
 
 algbw is what the caller sees: the payload over the time. busbw is what the
 busiest link sees: an allreduce of S bytes over n ranks cannot be done with less
-than 2 (n-1)/n S bytes in and out of every rank, so algbw times that factor can be
-held against the speed of the hardware, whatever n is.
+than 2 (n-1)/n S bytes in and out of every rank, so algbw times that factor can be compared with the
+speed of the hardware, for any n.
 """
 
 from __future__ import annotations

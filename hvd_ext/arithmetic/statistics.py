@@ -10,7 +10,7 @@ import numpy as np
 
 _CONFIDENCE = 0.95
 _RESAMPLES = 2000
-# An interval that reaches to so many times the estimate is not worth its digits.
+# An interval that extends to this multiple of the estimate is not printed in digits.
 _TELLS_NOTHING = 10
 
 
@@ -29,7 +29,7 @@ class Interval:
 
     @property
     def uncertain(self) -> bool:
-        """Too few rounds to bound it."""
+        """Whether there were too few rounds to bound the ratio."""
         return self.high > _TELLS_NOTHING * self.estimate
 
     def __str__(self) -> str:
@@ -41,19 +41,19 @@ class Interval:
 def gain(before: Sequence[float], after: Sequence[float]) -> Interval:
     """How many times as fast `after` is as `before`, from pairs of times.
 
-    The geometric mean of the pairs' ratios, and a bootstrap over the pairs, widened because
-    one of few values is too narrow (Hesterberg, The American Statistician 69, 2015, section
+    The geometric mean of the pairs' ratios, and a bootstrap over the pairs, widened because a
+    bootstrap of few values is too narrow (Hesterberg, The American Statistician 69, 2015, section
     3.2). One pair proves nothing.
 
     Args:
-        before: times of one side, any unit.
-        after: those of the other, each measured next to its partner.
+        before: times of one side, in any unit.
+        after: times of the other side, each measured next to its partner.
     """
     return from_logs([math.log(b / a) for b, a in zip(before, after, strict=True)])
 
 
 def from_logs(logs: Sequence[float]) -> Interval:
-    """The interval of exp(mean) from the pairs' logarithms; the same each time."""
+    """Return the interval of exp(mean) from the pairs' logarithms; the same in every call."""
     values = np.asarray(logs, float)
     count, mean = len(values), float(values.mean())
     if count < 2:
@@ -65,15 +65,15 @@ def from_logs(logs: Sequence[float]) -> Interval:
 
 
 def lasting(gains: Sequence[Mapping[str, Interval]]) -> list[dict[str, float]]:
-    """At each of ascending sizes, what gained there and was faster at a neighbor too.
+    """Find what gained at each of ascending sizes and was also faster at a neighboring one.
 
     A win at one size alone is luck; where only one size was measured, it counts.
 
     Args:
-        gains: of each size, by name.
+        gains: estimates at each size, by name.
 
     Returns:
-        The estimates of what is left, by name.
+        The remaining estimates, by name.
     """
     left = []
     for index, here in enumerate(gains):

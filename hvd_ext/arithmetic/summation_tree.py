@@ -1,9 +1,9 @@
-"""The order of a sum that does not depend on who adds: a binary tree over the terms' numbers. Pure.
+"""A sum in an order that does not depend on the ranks: a binary tree over the terms' numbers. Pure.
 
 A reproducible step has a number of slots, each a micro-batch. Slots 2k and 2k + 1 are added
-first, then the sums of those pairs, and so on. Slots and ranks are powers of two, so a rank's
-consecutive slots are a subtree, and so are those of a node: who adds changes no sum. The
-factor of the average, 1 / slots, is then exact, too.
+first, then the sums of those pairs, and so on. Slots and ranks are powers of two, so the
+consecutive slots of a rank are a subtree, and so are those of a node: the division among ranks
+changes no sum. The factor of the average, 1 / slots, is then exact, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ def slots_of_each_rank(slots: int, size: int) -> int:
     """The slots of a step that each rank takes.
 
     Args:
-        slots: of a step.
+        slots: slots of a step.
         size: number of ranks.
 
     Raises:
-        UsageError: the ranks' slots are no equal subtrees; says which numbers would do.
+        UsageError: the ranks' slots are not equal subtrees; the message names numbers that are
+            possible.
 
     Examples:
         >>> slots_of_each_rank(slots=8, size=2)
@@ -48,10 +49,10 @@ def slots_of_each_rank(slots: int, size: int) -> int:
 
 
 def merges(term: int) -> Iterator[tuple[int, int]]:
-    """The sums that can be added once `term` is there, where terms come in their order.
+    """Return the sums that can be added once `term` is there; terms come in their order.
 
     Partial sums are kept as a binary counter keeps its digits, so that n terms never need more
-    than lg(n) + 1 of them. A partial sum is named by its first term.
+    than lg(n) + 1 of them. A partial sum has the number of its first term.
 
     Yields:
         The left operand, which takes the sum, and the right one, which is then free.
@@ -88,5 +89,5 @@ def tree_sum(terms: Iterable[T], add: Callable[[T, T], T]) -> T:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above."""
+    """Return the largest power of two that is not above `number`."""
     return 1 << (number.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""The arena of a DDP model: DDP's own buckets where they can be shared, else copies of them."""
+"""The arena of a DDP model: DDP's own buckets if they can be shared, otherwise copies."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class BucketArena(HostArena):
 
     Attributes:
         described: the buckets, as `describe` gives them.
-        buffers: DDP's buckets at the time; while the arena lives, no other has their address.
-        shared: the arena's memory is these buckets' own.
+        buffers: DDP's buckets when the arena was made; the arena keeps them, so no other buffer
+            gets their address.
+        shared: whether the arena's memory is that of these buckets.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class BucketArena(HostArena):
         return index < len(self._addresses) and self._addresses[index] == buffer.data_ptr()
 
     def put(self, index: int, buffer: torch.Tensor) -> None:
-        """Have the arena hold this rank's part of bucket `index`, and say that it does."""
+        """Put this rank's part of bucket `index` into the arena, and report that it is ready."""
         if not self._in_place(index, buffer):
             self._copies[index].copy_(buffer)
         self.ready(index)
 
     def take(self, index: int, buffer: torch.Tensor) -> None:
-        """Have a buffer hold the mean of bucket `index`, after `finish`."""
+        """Copy the mean of bucket `index` into a buffer, after `finish`."""
         if not self._in_place(index, buffer):
             buffer.copy_(self._copies[index])
 
@@ -116,8 +117,8 @@ def lay_out(
 
     Args:
         described: the buckets, each as if it lay at the start.
-        round_up: gives the bytes that a bucket of some bytes takes.
-        padded: whether these count as its elements, too.
+        round_up: returns the bytes that a bucket takes.
+        padded: whether the additional bytes count as elements, too.
     """
     placed, end = [], 0
     for bucket in described:

@@ -88,19 +88,19 @@ def _serving(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def _say(text: str) -> None:
-    """Print a line on rank 0: an unchanged script never asks."""
+    """Print a line on rank 0, because an unchanged script never calls `explain`."""
     if dist.get_rank() == 0:
         print(f"hvd_ext: {text}", file=sys.stderr, flush=True)
 
 
 def _backend(asked: str | None) -> str | None:
-    """The backend for a default group, in place of the one that was asked for."""
+    """Return the backend of a default group, in place of the one that was requested."""
     on_cpu_alone = asked is None and not torch.accelerator.is_available()
     return NAME if asked == "gloo" or on_cpu_alone else asked
 
 
 def _replace(old: Any, new: Any) -> None:
-    """Have every module that has imported `old` by name, torch's own included, call `new`."""
+    """Make every module that has imported `old` by name, torch's own included, call `new`."""
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is old:
@@ -108,7 +108,7 @@ def _replace(old: Any, new: Any) -> None:
 
 
 def _using(shard: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(shard)  # its attributes too, by which torch finds a module's state
+    @functools.wraps(shard)  # and its attributes, by which torch finds a module's state
     def fully_shard(module: Any, *arguments: Any, **named: Any) -> Any:
         sharded = shard(module, *arguments, **named)
         from hvd_ext.c10d.fsdp import use
@@ -127,7 +127,7 @@ def _say_shards() -> None:
 
 
 class _Installing:
-    """A function that begins with `install`; for another process, so it can be pickled."""
+    """A function that calls `install` first; it can be pickled for another process."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -138,7 +138,7 @@ class _Installing:
 
 
 def _installing(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Have the processes that `torch.multiprocessing` starts be served, too."""
+    """Make `install` also serve the processes that `torch.multiprocessing` starts."""
 
     @functools.wraps(start)
     def start_processes(fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -148,7 +148,7 @@ def _installing(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attach_in_training(model: DistributedDataParallel) -> None:
-    """Attach at the first forward pass in training: until then it may get another hook."""
+    """Attach at the first forward pass in training; until then, the model may get another hook."""
 
     @torch.compiler.disable
     def first(*_: Any) -> None:

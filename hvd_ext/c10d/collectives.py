@@ -10,7 +10,7 @@ import torch
 from hvd_ext.engine.compared import step_of
 from hvd_ext.units import counted
 
-# Of how long ranks are waited for.
+# The setting that limits how long to wait for ranks, in errors.
 SETTING = "the timeout of the process group"
 # The kinds of collectives: all_gather_single() counts as an all_gather().
 _KINDS = (
@@ -39,11 +39,11 @@ def about(
     root: int = -1,
     others: tuple[torch.dtype, ...] = (),
 ) -> int:
-    """All of a collective but its bytes and its steps, as a number.
+    """Encode all of a collective but its bytes and its steps as a number.
 
     Args:
         name: such as "all_reduce()".
-        dtype: of its first tensor.
+        dtype: type of its first tensor.
         operation: such as "SUM".
         root: its rank in the group; -1: there is none.
         others: dtypes of the other tensors.
@@ -56,12 +56,12 @@ def about(
 
 
 def describe(count_bytes: int, number: int, ranks: Sequence[int]) -> str:
-    """A collective in words.
+    """Describe a collective in words.
 
     Args:
-        count_bytes: of this rank.
+        count_bytes: bytes on this rank.
         number: `about` and `step`.
-        ranks: global, of the group's.
+        ranks: global numbers of the group's ranks.
     """
 
     def field(begin: int, bits: int) -> int:

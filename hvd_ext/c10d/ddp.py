@@ -22,24 +22,24 @@ _SERVED = {"cpu": tuple(DTYPES), "cuda": SERVED}
 
 
 def attach(ddp_model: DistributedDataParallel, compression: Format | str | None = None) -> Exchange:
-    """Have a DDP model's gradients exchanged by hvd_ext; collective over its process group.
+    """Let hvd_ext exchange a DDP model's gradients; collective over its process group.
 
     Within a node each rank reduces its shard of a bucket in its peers' memory. Between nodes the
     shards travel by the algorithm that the table names, or in a format of fewer bytes. Everything
-    else stays with the model's process group. The model takes no other communication hook.
+    else stays with the model's process group. The model can have no other communication hook.
 
     Gradients on a GPU are reduced there, after a check that this machine's GPUs give the right
     sums. If they do not, or GPUs cannot share memory, DDP's process group reduces them, and rank 0
     logs the reason.
 
     Args:
-        ddp_model: on the CPU or on one GPU, with dense gradients of float16, bfloat16, float32 or,
-            on the CPU, float64.
+        ddp_model: a model on the CPU or on one GPU, with dense gradients of float16, bfloat16,
+            float32 or, on the CPU, float64.
         compression: how float32 travels between nodes: "none", "bf16", "fp16", "int8" or
             "powersgd:rank=4". By default HVD_EXT_COMPRESSION, or "none".
 
     Returns:
-        The exchange; `explain()` says how it is made.
+        The exchange; its `explain()` says how gradients are exchanged.
 
     Raises:
         UsageError: the model, the format or the way the ranks were started is not supported.
@@ -94,14 +94,14 @@ def _format(asked: Format | str) -> Format:
 
 
 def check(ddp_model: DistributedDataParallel) -> torch.device:
-    """Refuse what `attach` does not serve; the same on every rank.
+    """Refuse models that `attach` does not serve, on every rank alike.
 
     Returns:
-        Where the model's gradients are.
+        The device of the model's gradients.
 
     Raises:
-        UsageError: the model is not DDP's, not on the CPU or one GPU, or has gradients that are not
-            served there.
+        UsageError: it is not a DDP model, is not on the CPU or one GPU, or has gradients that are
+            not served there.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise UsageError(

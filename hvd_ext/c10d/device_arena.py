@@ -1,4 +1,4 @@
-"""The arena of a DDP model on a GPU: DDP's buckets are copied to it and back, on the device."""
+"""The arena of a DDP model on a GPU: DDP's buckets are copied to it and back on the device."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class DeviceBucketArena(DeviceArena):
-    """A DeviceArena for buckets that DDP has made; as BucketArena, which has them on the CPU.
+    """A DeviceArena for buckets that DDP has made; BucketArena is the same for the CPU.
 
     torch's allocator gives no memory that another process can open, so buckets are copied.
 
     Attributes:
         described: the buckets, as `describe` gives them.
-        buffers: DDP's buckets at the time; while the arena lives, no other has their address.
+        buffers: DDP's buckets when the arena was made; the arena keeps them, so no other buffer
+            gets their address.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class DeviceBucketArena(DeviceArena):
             WindowError: on every rank, if the GPUs' memory cannot be shared.
         """
         self.described, self.buffers = tuple(described), tuple(buffers)
-        # The kernel sums whole vectors: what pads a bucket is zero on every rank.
+        # The kernel sums whole vectors: the padding of a bucket is zero on every rank.
         layout = lay_out(described, align_up, padded=True)
         stream = partial(current_stream, device)
         super().__init__(config, layout, 1.0 / config.topology.world.size, device, stream)
@@ -58,7 +59,7 @@ class DeviceBucketArena(DeviceArena):
         return index < len(self._sources) and self._sources[index] == buffer.data_ptr()
 
     def put(self, index: int, buffer: torch.Tensor) -> None:
-        """Queue the copy of this rank's part of bucket `index`, and say that it is there."""
+        """Queue the copy of this rank's part of bucket `index`, and report that it is ready."""
         self._copy(index, self._own.address + self._offset(index), buffer.data_ptr())
         self.ready(index)
 

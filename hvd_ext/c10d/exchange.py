@@ -1,9 +1,9 @@
-"""The exchange of a DDP model's gradients: what the communication hook does with each bucket.
+"""The exchange of a DDP model's gradients: the communication hook's work for each bucket.
 
-DDP calls the hook for its buckets in one fixed order on every rank. All buckets but the last are
-handed to a thread; with the last one the caller waits, so that errors are raised in `backward()`.
-Buckets that are new (in the first step, and after DDP has rebuilt them) are planned with the last
-one, once all of them are known.
+DDP calls the hook for its buckets in one fixed order on every rank. A thread exchanges all buckets
+but the last; with the last one the caller waits, so that errors are raised in `backward()`. Buckets
+that are new (in the first step, and after DDP has rebuilt them) are planned with the last one, when
+all of them are known.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from hvd_ext.tensors import current_stream
 
 # After these steps ranks ask each other whether DDP has moved its buckets. It rebuilds them after
 # the first step, or with static_graph after the second. A bucket that has moved is copied until
-# then. What a format keeps for the next step would be lost meanwhile, so such a format is used
-# from then on.
+# then. A format's residual would be lost when buckets move, so formats that keep one are used only
+# after that.
 _ASKED_AFTER = (2, 4)
 _SETTLED_AFTER = _ASKED_AFTER[-1]
 
@@ -55,7 +55,7 @@ class Exchange:
         device: int | None = None,
         refusal: str = "",
     ) -> None:
-        """Exchange nothing yet; collective.
+        """Begin without any exchange; collective.
 
         Args:
             config: how arenas of the group's ranks exchange; their nodes may differ in size.
@@ -82,7 +82,7 @@ class Exchange:
         self._new: list[Bucket] = []
 
     def explain(self) -> str:
-        """The way in which gradients are exchanged, and the reason, in text."""
+        """Return how gradients are exchanged, and why."""
         if self._why_not:
             return f"by DDP's own process group: {self._why_not}"
         if self._arena is None:
@@ -110,7 +110,7 @@ class Exchange:
         if self._why_not:
             return allreduce_hook(self._group, bucket)
         place = bucket.buffer().device
-        # Whoever waits for it waits for the copies that are queued.
+        # A program that waits for the future waits for the queued copies, too.
         future: Any = torch.futures.Future(devices=None if place.type == "cpu" else [place])
         self._buffers.append(bucket.buffer())
         self._futures.append(future)
@@ -121,7 +121,7 @@ class Exchange:
         return future
 
     def close(self) -> None:
-        """End the threads, after what was started; the collector may call this."""
+        """End the threads after the started exchanges; the garbage collector may call this."""
         arena, self._arena = self._arena, None
         progress, self._progress = self._progress, None
         if arena is not None:
@@ -149,7 +149,7 @@ class Exchange:
         self._pending.append(self._progress.submit(work))
 
     def _end_step(self) -> None:
-        """Exchange what is not exchanged yet, and have DDP's buckets hold the means."""
+        """Exchange the remaining buckets, and copy the means to DDP's buckets."""
         first, count = 0, len(self._buffers)
         if self._new:
             first = count - len(self._new)
@@ -166,7 +166,7 @@ class Exchange:
             arena.finish()
             for index in range(first, count):
                 arena.take(index, self._buffers[index])
-            del arena  # its memory may be wanted
+            del arena  # its memory may be needed
         self._steps += 1
         if self._steps in _ASKED_AFTER and not self._why_not:
             self._plan_again_if_moved()
@@ -175,7 +175,7 @@ class Exchange:
         self._buffers, self._futures, self._new = [], [], []
 
     def _end_early(self, arena: BucketArena | DeviceBucketArena, count: int) -> None:
-        """Have DDP's first `count` buckets hold the means; the others of this round are no more."""
+        """Copy the means to DDP's first `count` buckets; the round's other buckets are gone."""
         wait_for(self._pending)
         for index in range(count, len(arena.described)):
             arena.reduce(index)
@@ -220,7 +220,7 @@ class Exchange:
         return DeviceBucketArena(config, described, self._buffers, self._device)
 
     def _give_way(self, reason: str) -> None:
-        """Copy buckets that cannot be shared, and leave those that cannot be copied to DDP."""
+        """Copy the buckets if they cannot be shared; leave them to DDP if they cannot be copied."""
         if self._shared:
             self._shared, self._why_copied = False, reason
             text = f"DDP's buckets are copied to shared memory and back: {reason}"
@@ -236,7 +236,7 @@ class Exchange:
             dist.all_reduce(buffer.div_(size), group=self._group)
 
     def _ask(self, mine: T) -> list[T]:
-        """The statement of each rank; collective.
+        """Gather the statement of each rank; collective.
 
         Raises:
             StallError: ranks did not reach this in time; names them.

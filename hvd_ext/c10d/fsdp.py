@@ -33,16 +33,16 @@ _placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Reported | None] = weakref
 
 
 def use(model: torch.nn.Module) -> None:
-    """Have every FSDP module of a model exchange by node, in memory, and between the nodes.
+    """Make every FSDP module of a model exchange in the nodes' memory, and between nodes.
 
     Tensors that are not on the CPU and reductions other than sum and mean stay with the process
     group.
 
     Args:
-        model: on which `torch.distributed.fsdp.fully_shard` was called.
+        model: a model on which `torch.distributed.fsdp.fully_shard` was called.
 
     Raises:
-        UsageError: nothing of it is sharded.
+        UsageError: no module of it is sharded.
     """
     found = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not found:
@@ -50,7 +50,7 @@ def use(model: torch.nn.Module) -> None:
             f"use() found no FSDP module in {type(model).__name__}: call fully_shard() first"
         )
     for module in found:
-        # Each with its own, for modules may have different groups.
+        # Each module has its own collectives, because modules may have different groups.
         gather: Any = _AllGather()
         scatter: Any = _ReduceScatter()
         module.set_custom_all_gather(gather)
@@ -58,7 +58,7 @@ def use(model: torch.nn.Module) -> None:
 
 
 class _AllGather:
-    """As torch's interface of that name."""
+    """Implement torch's interface of that name."""
 
     def __init__(self) -> None:
         self._placed: Reported | None = None  # known from the first call on
@@ -86,7 +86,7 @@ class _AllGather:
 
 
 class _ReduceScatter:
-    """As torch's interface of that name."""
+    """Implement torch's interface of that name."""
 
     def __init__(self) -> None:
         self._placed: Reported | None = None  # known from the first call on
@@ -95,7 +95,7 @@ class _ReduceScatter:
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        # The second of a collective is its output, which stays: it becomes the gradients.
+        # A collective's second buffer is its output, which stays: it becomes the gradients.
         placed = None if self._has_input else self._placed
         self._has_input = True
         return _allocate(placed, size, dtype, device)
@@ -127,7 +127,7 @@ class _ReduceScatter:
 
 @contextmanager
 def _told(placed: Reported) -> Iterator[None]:
-    """Have an error of this rank end the wait of the others."""
+    """Let an error of this rank end the wait of the others."""
     try:
         with region("exposed", kind="communication"):
             yield
@@ -152,7 +152,7 @@ def _allocate(
 
 
 def _of(group: dist.ProcessGroup) -> Reported | None:
-    """The collectives of a group; collective over it the first time."""
+    """Return the collectives of a group; the first call is collective over it."""
     if group not in _placed:
         _placed[group] = _make(group)
     return _placed[group]

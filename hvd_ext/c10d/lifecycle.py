@@ -1,4 +1,4 @@
-"""From the first exchange to the program's end: what uses MPI ends before MPI does."""
+"""From the first exchange to the program's end: exchanges end before MPI does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_ext.job.ending import LATE_AFTER_S, at_exit, meet_or_end_job
 
 
 class Closable(Protocol):
-    """An exchange, as far as its end goes."""
+    """An exchange, seen from its end."""
 
     def close(self) -> None: ...
 
@@ -20,13 +20,13 @@ _exchanges: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def note(exchange: Closable) -> None:
-    """Have an exchange end before the program does."""
+    """Make an exchange end before the program does."""
     _exchanges.add(exchange)
 
 
 @functools.cache
 def watch() -> None:
-    """Have the program's end wait for what was started, and an error end the other ranks."""
+    """Make the program's end wait for started exchanges, and an error end the other ranks."""
     at_exit(_at_exit)
 
 

@@ -1,8 +1,8 @@
-"""Has torch.profiler record some steps of a rank, for a recorder.
+"""Runs torch.profiler in some steps of a rank, if the rank is recorded.
 
-A step ends with that of the optimizer that stepped first, or where the program calls
-`hvprof.step()`. When the last step has ended, or the program ends, the rank writes its timeline
-next to its recording.
+A step ends where the program calls `hvprof.step()`, and in other programs with `step()` of the
+optimizer that stepped first. When the last step has ended, or the program ends, the rank writes its
+timeline next to its recording.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from hvd_ext.events import MARKED_STEP, recorder
 from hvd_ext.job.ending import at_exit
 from hvd_ext.timeline import CLOCK_MARK, SUFFIX, Timeline, activities_of, write
 
-# A call in a rank's trace, as eight numbers: the first three are its number, begin and end.
+# A rank's trace has eight numbers for each call; the first three are the call's number, begin and
+# end.
 _CALL_BYTES = 64
 
 
 def profile_steps(first: int, last: int) -> None:
-    """Have steps of this process recorded, counted from 1; nothing without a recorder."""
+    """Record steps `first` to `last` of this process, counted from 1, if it has a recorder."""
     if recorder() is not None:
         _Profiled(first, last)
 
@@ -46,7 +47,7 @@ class _Profiled:
         self._marks: list[tuple[int, int]] = []
         self._profile: Any = None
         self._on_gpu = False
-        # Whether a step has begun whose end counts, and of which optimizer.
+        # Whether an optimizer's step has begun, and the id of the optimizer that stepped first.
         self._begun, self._stepping = False, -1
         self._program_marks = False
         self._hooks = [
@@ -60,7 +61,7 @@ class _Profiled:
         self._begun = True
 
     def _stepped(self, optimizer: object, *_: object) -> None:
-        """Count an optimizer's step; that of a DistributedOptimizer contains another one."""
+        """Count an optimizer's step; one within a DistributedOptimizer's does not count twice."""
         begun, self._begun = self._begun, False
         if self._stepping < 0:
             self._stepping = id(optimizer)
@@ -68,11 +69,11 @@ class _Profiled:
             self._step_ended()
 
     def _marked(self) -> None:
-        """Count a step that the program marks, and from the first one on no others."""
+        """Count a step that the program marks; from the first one on, only these count."""
         if not self._program_marks:
             self._program_marks, self._seen, self._marks = True, 0, []
             running, self._profile = self._profile, None
-            if running:  # in the first steps of an optimizer, which have not ended a step
+            if running:  # it runs in steps that were counted by an optimizer, which no longer count
                 running.stop()
         self._step_ended()
 
@@ -83,11 +84,11 @@ class _Profiled:
                 self._warm_up()
             elif self._seen >= self._first - 1 and self._profile:
                 self._next()
-        except Exception as error:  # the program runs on without
+        except Exception as error:  # the program continues without a timeline
             self._give_up(error)
 
     def _warm_up(self) -> None:
-        """Start the profiler one step before the first one, as its start takes long."""
+        """Start the profiler a step early, because starting takes long."""
         self._on_gpu = torch.cuda.is_initialized()
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         count = self._last - self._first + 1
@@ -108,7 +109,7 @@ class _Profiled:
             self._mark()
 
     def _mark(self) -> None:
-        """A moment on both clocks: the profiler's, and the recorder's."""
+        """Note a moment on both clocks, the profiler's and the recorder's."""
         before_ns = time.monotonic_ns()
         with record_function(f"{CLOCK_MARK}{len(self._marks)}"):
             pass
@@ -120,7 +121,7 @@ class _Profiled:
             if self._hooks:
                 self._write()
             if self._profile:
-                self._profile.stop()  # which writes once more where a step was recorded
+                self._profile.stop()  # this calls `_ready` again if a step was recorded
         except Exception as error:
             self._give_up(error)
 
@@ -143,9 +144,9 @@ class _Profiled:
         self._write(tuple(steps[lost:]), tuple(activities), calls, lost=lost)
 
     def _calls(self, begin_ns: int, end_ns: int) -> tuple[bytes, int]:
-        """The traced calls of these steps, and until when the trace has lost calls, or 0.
+        """Return the traced calls of these steps, and the time up to which calls are lost, or 0.
 
-        Later calls will overwrite them, and may have done so.
+        They are copied because later calls overwrite the oldest ones.
         """
         path = self._path()
         if path is None or not (trace := path.with_suffix(".trace")).exists():
@@ -153,17 +154,17 @@ class _Profiled:
         calls = np.memmap(trace, "<i8", "r").reshape(-1, _CALL_BYTES // 8)[1:]
         calls = calls[calls[:, 0] > 0]
         within = (calls[:, 2] >= begin_ns) & (calls[:, 1] <= end_ns)
-        # The trace has a call once it has ended, and counts from 1.
+        # The trace gets a call when it has ended, and counts from 1.
         number, _, ended_ns = min(calls[:, :3].tolist(), default=(1, 0, 0))
         return bytes(calls[within].tobytes()), ended_ns if number > 1 else 0
 
     def _path(self) -> Path | None:
-        """The file of this rank's recording; None where the process is no recorded rank."""
+        """Return the file of this rank's recording; None if this process is not recorded."""
         path: bytes | None = recorder().hvprof_rank_file()
         return Path(path.decode()) if path else None
 
     def _write(self, *found: Any, lost: int = 0) -> None:
-        """Write the timeline with the `found` steps, activities and calls; its first are lost."""
+        """Write the timeline of `found` steps, activities and calls, without the lost steps."""
         path = self._path()
         if path is not None:
             rank = int(path.stem.removeprefix("rank-"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _LOOPBACK = "127.0.0.1"
-# By the ranks of a group, as MPI numbers them and as torch does.
+# Made communicators, by the ranks of a group in MPI's numbers and in torch's.
 _topologies: dict[tuple[tuple[int, ...], tuple[int, ...]], Topology] = {}
 
 
@@ -36,8 +36,8 @@ def rendezvous(
     """Handle `init_method="mpi://"`: rank and size are MPI's, and rank 0 keeps the store.
 
     Args:
-        url: with `rank` and `world_size`, where the program gives them.
-        timeout: of the process group.
+        url: the URL, with `rank` and `world_size`, if the program gives them.
+        timeout: the process group's timeout.
 
     Yields:
         The store, the rank and the number of ranks; once.
@@ -77,7 +77,7 @@ def rendezvous(
 
 
 def _serve(place: str, size: int, timeout: timedelta) -> Any:
-    """The store, which only this machine can reach where that is enough."""
+    """Make the store; only this machine can reach it if all ranks are here."""
     port, listener = 0, None
     if place == _LOOPBACK:
         with socket.create_server((_LOOPBACK, 0)) as server:
@@ -107,12 +107,12 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
 
 
 def limit_of(group: dist.ProcessGroup) -> tuple[float, str]:
-    """How long ranks are waited for in hvd_ext's own exchanges, and the setting of that time."""
+    """Return how long hvd_ext's own exchanges wait for ranks, and the setting of that time."""
     return shorter_limit(timeout_s_of(group))
 
 
 def shorter_limit(of_group_s: float) -> tuple[float, str]:
-    """The shorter one of a group's timeout and HVD_EXT_STALL_TIMEOUT_S, and which that is."""
+    """Return the shorter one of a group's timeout and HVD_EXT_STALL_TIMEOUT_S, and its name."""
     stall_s = variables.STALL_TIMEOUT_S.read()
     return (of_group_s, SETTING) if of_group_s < stall_s else (stall_s, STALL_TIMEOUT)
 
@@ -120,15 +120,15 @@ def shorter_limit(of_group_s: float) -> tuple[float, str]:
 def topology_among(
     ranks: tuple[int, ...], rank: int, size: int, occasion: str, timeout_s: float, store: Any
 ) -> Topology:
-    """The nodes and ranks of some ranks; collective over them.
+    """Find the nodes of some ranks; collective over them.
 
     Args:
-        ranks: global, as torch numbers them.
-        rank: this one, among all.
-        size: of all.
-        occasion: what the ranks are about to do, as it stands in errors.
-        timeout_s: how long they are waited for.
-        store: the group's, for ranks that MPI did not start.
+        ranks: their global numbers in torch.
+        rank: global number of this rank.
+        size: number of all ranks.
+        occasion: what the ranks are about to do, for errors.
+        timeout_s: how long to wait for them.
+        store: the group's store, for ranks that MPI did not start.
 
     Raises:
         UsageError: as `topology_of`.
@@ -158,7 +158,7 @@ def _members(
     store: Any,
 ) -> tuple[int, ...]:
     """MPI's numbers of a group's ranks, in the group's order; collective over it."""
-    if len(ranks) == world.size:  # all of MPI's, which need no store to meet
+    if len(ranks) == world.size:  # all of MPI's ranks, which can meet without a store
         numbers = monitored_allgather(world, rank, timeout_s, occasion)
         if sorted(numbers) != sorted(ranks):
             raise UsageError(
@@ -178,7 +178,7 @@ def _discover(
     timeout_s: float,
 ) -> Topology:
     part: Any = _Part(world, members)
-    # MPI's own collectives, which follow, would wait for ever.
+    # MPI's own collectives, which follow, would hang.
     monitored_allgather(part, None, timeout_s, occasion, ranks=ranks)
     comm = world.Create_group(world.group.Incl(members))
     topology = discover(comm, timeout_s, ranks)
@@ -187,7 +187,7 @@ def _discover(
 
 
 class _Part:
-    """Some ranks of a communicator, as far as `monitored_allgather` needs one of these alone."""
+    """Some ranks of a communicator, with the methods that `monitored_allgather` needs."""
 
     def __init__(self, world: MPI.Intracomm, ranks: Sequence[int]) -> None:
         self._world, self._ranks = world, ranks

@@ -10,14 +10,14 @@ from typing import Any
 
 
 def start_through(module: str, script: str, *, is_module: bool) -> None:
-    """Have this process start `script` through `python -m module` when it starts it again.
+    """Make this process start `script` by `python -m module` whenever it starts it again.
 
     Args:
-        module: which runs scripts.
+        module: the module that runs scripts.
         script: a path, or the name of a module.
-        is_module: it is that.
+        is_module: whether `script` is a module's name.
     """
-    # Whoever starts a process calls this class, whatever it imported.
+    # Every way to start a process calls this class, whatever the program imported.
     begin: Any = subprocess.Popen.__init__
 
     @functools.wraps(begin)
@@ -28,7 +28,7 @@ def start_through(module: str, script: str, *, is_module: bool) -> None:
 
 
 def _through(module: str, script: str, is_module: bool, command: Any) -> Any:
-    """A command that starts `script` as this process did, through `module`; or the same."""
+    """Make a command that restarts `script` use `module`; return any other one unchanged."""
     if not isinstance(command, (list, tuple)) or command[:1] != type(command)([sys.executable]):
         return command
     words = [os.fspath(word) for word in command]

@@ -1,8 +1,8 @@
-"""A communicator over a c10d store: what ranks of one node that MPI did not start agree with.
+"""A communicator over a c10d store, for ranks of one node that MPI did not start.
 
-It has as much of mpi4py's interface as making and planning the node's memory needs. The messages
-are short, and nothing of a training step passes here. They are literals of Python, not pickles:
-whoever reaches the store's port can write to it, and must not have a rank run code.
+It has the part of mpi4py's interface that is needed to make and plan the node's memory. Messages
+are short, and a training step sends none. They are Python literals, not pickles: anyone who reaches
+the store's port can write to it, and must not be able to run code in a rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.job.waiting import message, until
 
-# Each look is a message to the store.
+# Each poll is a message to the store.
 MOST_SLEEP_S = 0.01
 
 
@@ -23,33 +23,33 @@ class StoreComm:
     """Some ranks that have a store in common.
 
     Attributes:
-        store: torch.distributed's.
-        name: of this communicator, with which its keys begin.
-        rank: this one.
-        size: of all ranks.
+        store: torch.distributed's store.
+        name: this communicator's name, with which its keys begin.
+        rank: this rank's number.
+        size: number of ranks.
     """
 
     def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
-        """Note who takes part; nothing is exchanged yet.
+        """Note the ranks; nothing is exchanged yet.
 
         Args:
-            store: torch.distributed's.
-            name: the same on every rank, and no other communicator's.
-            rank: this one.
-            size: of all ranks.
-            timeout_s: how long ranks are waited for.
+            store: torch.distributed's store.
+            name: the same on every rank, and different from other communicators' names.
+            rank: this rank's number.
+            size: number of ranks.
+            timeout_s: how long to wait for ranks.
         """
         self.store, self.name, self.rank, self.size = store, name, rank, size
         self._timeout_s = timeout_s
         self._gathered, self._copies = 0, 0
-        # How many messages went to, or came from, each rank with each tag.
+        # Number of messages to and from each rank with each tag.
         self._counts: dict[tuple[str, int, int], itertools.count[int]] = {}
 
     def allgather(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order; collective.
+        """Gather every rank's value, in rank order; collective.
 
         Args:
-            value: of numbers, texts, bytes, lists, tuples and sets.
+            value: made of numbers, texts, bytes, lists, tuples and sets.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -66,12 +66,12 @@ class StoreComm:
         if not until(over, self._timeout_s, most_sleep_s=MOST_SLEEP_S):
             raise StallReport(sorted(waiting), "an agreement", self._timeout_s).error()
         values = [_decode(self.store.get(key)) for key in keys]
-        if turn:  # every rank has read it, as it came here
+        if turn:  # every rank has read the key, because every rank has arrived here
             self.store.delete_key(self._key("all", turn - 1, self.rank))
         return values
 
     def bcast(self, value: Any, root: int = 0) -> Any:
-        """The root's value; collective."""
+        """Return the root's value; collective."""
         return self.allgather(value if self.rank == root else None)[root]
 
     def isend(self, value: object, dest: int, tag: int) -> StoreRequest:
@@ -93,13 +93,13 @@ class StoreComm:
         return StoreRequest(test, self._timeout_s)
 
     def Dup(self) -> StoreComm:
-        """Another communicator of the same ranks; collective."""
+        """Make another communicator of the same ranks; collective."""
         self._copies += 1
         name = self._key("copy", self._copies)
         return StoreComm(self.store, name, self.rank, self.size, self._timeout_s)
 
     def Set_name(self, name: str) -> None:
-        """Keys have their own names."""
+        """Do nothing: keys have their own names."""
 
     def _message_key(self, source: int, dest: int, tag: int) -> str:
         end = ("to", dest, tag) if source == self.rank else ("from", source, tag)
@@ -111,7 +111,7 @@ class StoreComm:
 
 
 class StoreRequest:
-    """A message that is under way."""
+    """A message in flight."""
 
     def __init__(self, test: Callable[[], tuple[bool, Any]], timeout_s: float) -> None:
         self.test = test

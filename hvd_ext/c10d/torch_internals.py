@@ -1,4 +1,4 @@
-"""The private behavior of torch that this package needs, a function or a class each.
+"""The private behavior of torch that this package needs: one function or class for each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/c10d/test_torch_internals.py fails, and this file is the one to fix.
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def share_storage(tensor: torch.Tensor) -> int:
-    """Move a tensor's storage to /dev/shm; views of it, and views of views, move along.
+    """Move a tensor's storage to /dev/shm, with its views and views of views.
 
     A storage that is there already stays.
 
@@ -42,7 +42,7 @@ def share_storage(tensor: torch.Tensor) -> int:
     try:
         descriptor: int = tensor.untyped_storage()._share_fd_cpu_()[0]
     except RuntimeError as error:
-        # torch leaves the file that it could not fill, and names it in the error.
+        # torch does not remove the file that it could not fill, and names it in the error.
         if named := re.search(r"</(torch_\w+)>", str(error)):
             Path("/dev/shm", named[1]).unlink(missing_ok=True)
         raise
@@ -50,7 +50,7 @@ def share_storage(tensor: torch.Tensor) -> int:
 
 
 def storage_is_there(tensor: torch.Tensor) -> Callable[[], bool]:
-    """Whether the memory that a tensor's storage has now is still mapped, to be asked later."""
+    """Return a test whether the present memory of a tensor's storage is still mapped."""
     storage = StorageWeakRef(tensor.untyped_storage())
     return lambda: not storage.expired()
 
@@ -65,7 +65,7 @@ def timeout_s_of(group: dist.ProcessGroup) -> float:
     pair: Any = group
     try:
         backend = pair._get_backend(torch.device("cpu"))
-    except RuntimeError:  # it serves other devices alone
+    except RuntimeError:  # it serves only other devices
         return math.inf
     if isinstance(backend, GroupBase):
         return backend.timeout_s
@@ -79,21 +79,21 @@ def has_hook(model: torch.nn.parallel.DistributedDataParallel) -> bool:
 
 
 def reduction_name(options: Any) -> str:
-    """The reduction that a collective's options name, such as "SUM"; None is that one."""
+    """Return the name of the reduction in a collective's options, such as "SUM", also for None."""
     return "SUM" if options is None else str(options.reduceOp.op.name)
 
 
-# Its kernels stay for as long as it lives.
+# Its kernels stay registered as long as it exists.
 _KERNELS: list[torch.library.Library] = []
 
 
 def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]], Any]) -> None:
-    """Pass every call of an operator of c10d through `wrapper`, C++'s too.
+    """Pass every call of an operator of c10d through `wrapper`, also calls from C++.
 
-    Tensors of `torch.inference_mode` pass it by, and so does a ProcessGroup in Python.
+    Tensors of `torch.inference_mode` bypass it, and so does a ProcessGroup in Python.
 
     Args:
-        name: of the operator, such as "allreduce_".
+        name: name of the operator, such as "allreduce_".
         wrapper: takes the call as a function, and the operator's arguments by name, and returns
             what the function does.
     """
@@ -103,7 +103,8 @@ def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]],
     def kernel(*arguments: Any, **options: Any) -> Any:
         def run() -> Any:
             with torch._C._AutoDispatchBelowAutograd():
-                # Without the search for fake objects of a call of `operator`: 12 us.
+                # A direct call skips the search for fake objects that a call of `operator` makes,
+                # 12 us.
                 return operator._op(*arguments, **options)
 
         return wrapper(run, {**dict(zip(names, arguments, strict=False)), **options})
@@ -115,13 +116,13 @@ def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]],
 
 
 def group_of(argument: Any) -> dist.ProcessGroup:
-    """The process group that an operator of c10d got as an argument."""
+    """Return the process group that an operator of c10d got as an argument."""
     group: dist.ProcessGroup = dist.ProcessGroup.unbox(argument)
     return group
 
 
 def work_in(result: Any) -> dist.Work | None:
-    """The work in what an operator of c10d returned, if there is one."""
+    """Return the work in the result of an operator of c10d, if there is one."""
     last = result[-1] if isinstance(result, (list, tuple)) and result else result
     work: dist.Work | None = None
     if isinstance(last, torch.ScriptObject):
@@ -133,58 +134,58 @@ def has_failed(future: Any) -> bool:
     """Whether the future of a work has an error in place of its value."""
     try:
         future.value()
-    except Exception:  # whatever the backend raised
+    except Exception:  # any error of the backend
         return True
     return False
 
 
 def backward_pass() -> int:
-    """The number of the backward pass that this thread is in, -1 outside of one."""
+    """Return the number of this thread's current backward pass, or -1 outside of one."""
     number: int = torch._C._current_graph_task_id()
     return number
 
 
 def at_end_of_backward(do: Callable[[], None]) -> None:
-    """Call `do` once the present backward pass has computed all, after what was asked for before.
+    """Call `do` at the end of the current backward pass, after earlier functions.
 
-    From within such a function: after all of them.
+    If such a function calls it, `do` runs after all of them.
     """
     torch.autograd.Variable._execution_engine.queue_callback(do)
 
 
 def compares_collectives() -> bool:
-    """Whether TORCH_DISTRIBUTED_DEBUG=DETAIL has PyTorch wrap each group, to compare its ranks."""
+    """Whether TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch wrap groups, to compare their ranks."""
     level = dist.get_debug_level()  # type: ignore[attr-defined]
     return bool(level == dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
 
 
 def untraced(function: F) -> F:
-    """The same function, which torch.compile does not trace.
+    """Make torch.compile not trace a function.
 
     It would trace methods that C++ calls, such as those of a process group, and fail.
     `torch.compiler.disable` imports the compiler.
     """
     skip = _eval_frame._FrameAction.SKIP
-    strategy = _eval_frame._FrameExecStrategy(skip, skip)  # of it, and of what it calls
+    strategy = _eval_frame._FrameExecStrategy(skip, skip)  # includes the functions that it calls
     _eval_frame.set_code_exec_strategy(function.__code__, strategy)
     return function
 
 
 class GroupBase(_Base):
-    """A backend for the CPU as torch expects it, apart from communication."""
+    """The part of a CPU backend that torch needs and that does not communicate."""
 
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
 
     def __init__(self, rank: int, size: int, backend: str, timeout_s: float = math.inf) -> None:
-        """Note who this is.
+        """Note the rank and the group.
 
         Args:
-            rank: within the group.
-            size: of the group.
-            backend: its name, as `init_process_group` takes it.
-            timeout_s: how long ranks are waited for.
+            rank: number within the group.
+            size: number of ranks of the group.
+            backend: its name in `init_process_group`.
+            timeout_s: how long to wait for ranks.
         """
         super().__init__(rank, size)
         self._backend, self._name = backend, backend
@@ -202,7 +203,7 @@ class GroupBase(_Base):
         return False
 
     if not _IS_BACKEND:
-        # torch's own ProcessGroup asks its backends for these, and here there are none.
+        # torch's own ProcessGroup asks its backends for these; this class has no backends.
         _device_types = (torch.device("cpu"),)
 
         @property
@@ -223,7 +224,7 @@ class GroupBase(_Base):
 
         def _get_backend(self, device: torch.device) -> GroupBase:
             if torch.device(device).type != "cpu":
-                # The class that torch catches.
+                # The class of the error that torch catches.
                 raise RuntimeError(f"backend {self._backend} serves the CPU, not {device}")
             return self
 

@@ -1,9 +1,10 @@
 """Collectives of torch.distributed, of every backend that is not in Python, for a recorder.
 
-A kernel stands before that of each operator of c10d, and DDP's C++ passes it, too. It notes when
-the operator was called, and the operator's work says when it was done. The time that a program
-waits is recorded as the region "exposed": in `Work.wait`, and at the end of a backward pass, where
-DDP waits without a call of Python's. Steps end with an optimizer's, if the program marks none.
+A kernel is registered in front of that of each operator of c10d, so calls of DDP's C++ pass it,
+too. It notes when the operator was called, and the operator's work says when it was done. The time
+that a program waits is recorded as the region "exposed": in `Work.wait`, and at the end of a
+backward pass, where DDP waits without a call of Python. If the program marks no steps, they end
+with an optimizer's step.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from hvd_ext.job.ending import at_exit
 from hvd_ext.job.polled import Polled
 from hvd_ext.tensors import tensors_in
 
-# Its groups report themselves what they do.
+# Its groups report their collectives themselves.
 _REPORTS_ITSELF = "hvd_ext"
-# Whose lines are not the program's.
+# Files whose lines are not the program's.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", f"{Path(__file__).parents[1]}/")
-# As the recorder's current.h has them.
+# As in the recorder's current.h.
 _NO_PEER, _ANY_PEER = -1, -2
 
 
@@ -43,9 +44,9 @@ class _Group(NamedTuple):
     """A process group on one kind of device.
 
     Attributes:
-        number: the recorder's.
+        number: its number in the recorder.
         backend: its name.
-        ranks: global, of the group's.
+        ranks: global numbers of its ranks.
     """
 
     number: int
@@ -57,12 +58,12 @@ class _Call(NamedTuple):
     """A call of an operator.
 
     Attributes:
-        operation: as MPI's is named.
-        group: on which it is.
-        number: of a collective in the group, from 1; 0 for a message.
+        operation: its name in MPI.
+        group: its group.
+        number: a collective's number in the group, from 1; 0 for a message.
         count_bytes: its payload.
-        peer: of a message, the global rank.
-        place: file and line of the program that called it; None where no line of it is known.
+        peer: global rank of a message's partner.
+        place: file and line of the calling program; None if no line is known.
     """
 
     operation: bytes
@@ -105,9 +106,9 @@ _OPERATORS = {
 
 
 def watch() -> None:
-    """Have the recorder that was preloaded into this process see torch.distributed.
+    """Report torch.distributed to the recorder that is preloaded into this process.
 
-    Call it once. It does nothing without a recorder, or where torch has no torch.distributed.
+    Call it once. It does nothing without a recorder, or if torch has no torch.distributed.
     """
     library = recorder()
     if library is None or not dist.is_available():
@@ -124,9 +125,9 @@ def begin_without_mpi(rank: int, size: int, backend: str) -> None:
     """Begin the recording of this rank, unless MPI or an earlier call has begun it.
 
     Args:
-        rank: in the job.
-        size: of the job.
-        backend: of the group that is used first.
+        rank: number in the job.
+        size: number of ranks of the job.
+        backend: backend of the group that is used first.
     """
     library = recorder()
     if library is not None:
@@ -135,21 +136,21 @@ def begin_without_mpi(rank: int, size: int, backend: str) -> None:
 
 
 class _Watcher:
-    """Hands what torch.distributed does to a recorder."""
+    """Passes the calls of torch.distributed to a recorder."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         # The backward pass whose end is timed.
         self._waited_for = -1
-        # Each by kind of device.
+        # Groups by kind of device.
         self._groups: WeakKeyDictionary[dist.ProcessGroup, dict[str, _Group | None]] = (
             WeakKeyDictionary()
         )
         self._under_way = Polled("hvprof")
         self._stepping: int | None = None
-        # A thread's call that it waits for next.
+        # The call that a thread will wait for next.
         self._here = threading.local()
-        # The time that this took itself.
+        # The time that this class took itself.
         self._own_s, self._calls = 0.0, 0
 
     def call(
@@ -177,7 +178,7 @@ class _Watcher:
         ran_s = time.monotonic() - start_s
         done = functools.partial(self._done, call, start_s)
         if arguments.get("async_op") is False:
-            # The caller waits at once. A callback would be on the way of what it waits for.
+            # The caller waits at once. A callback would delay the operation that it waits for.
             self._here.awaited = done
         elif (future := _future_of(torch_internals.work_in(result))) is None:
             done()
@@ -235,7 +236,7 @@ class _Watcher:
             return None
         begin_without_mpi(dist.get_rank(), dist.get_world_size(), backend)
         ranks = dist.get_process_group_ranks(group)
-        # The same on all ranks of the group, and odd, as 0 stands for no group.
+        # The same on all ranks of the group, and odd, because 0 means no group.
         digest = hashlib.blake2b(f"{group.group_name} {ranks}".encode(), digest_size=8).digest()
         number = self._library.hvprof_group(
             int.from_bytes(digest, "little") | 1,
@@ -247,16 +248,16 @@ class _Watcher:
         return _Group(number, backend.encode(), ranks)
 
     def end(self, failed: bool) -> None:
-        """End the recording of a job that was begun here."""
+        """End the recording if it was begun here."""
         self._under_way.close()
         self._library.hvprof_end(1e9 * self._own_s / max(1, self._calls))
 
     def _time_end_of_backward(self) -> None:
-        """Record what DDP waits for once its backward pass has computed all gradients.
+        """Record the wait of DDP after its backward pass has computed all gradients.
 
-        Callbacks of a pass run in the order in which they were queued, and DDP queues its own
-        after it has called for its last bucket; so the first of these runs before that, and what
-        it queues runs after.
+        Callbacks of a pass run in the order in which they were queued, and DDP queues its own after
+        it has started its last bucket. So the first callback here runs before DDP's, and a callback
+        that it queues runs after DDP's.
         """
         number = torch_internals.backward_pass()
         if number in (-1, self._waited_for):
@@ -277,12 +278,13 @@ class _Watcher:
         torch_internals.at_end_of_backward(computed)
 
     def time_waits(self) -> None:
-        """Record what `Work.wait` takes, and that it ends the call that asked for it."""
+        """Record the time of `Work.wait`, and the end of the call that it waits for."""
         wait = dist.Work.wait
 
         def timed(work: dist.Work, *arguments: Any, **options: Any) -> bool:
             done = self._here.__dict__.pop("awaited", None)
-            # Which call the work is of is not known; others wait in the latest, if in any.
+            # The call of this work is not known; the wait counts for the latest call, if there is
+            # one.
             latest = getattr(self._here, "latest", None)
             with region("exposed", kind="communication"):
                 if latest:
@@ -300,16 +302,16 @@ class _Watcher:
     def stepped(self, optimizer: object, *_: object) -> None:
         """End a step with the optimizer that was the first to step."""
         if not dist.is_initialized():
-            return  # what is waited for in Horovod is not known here
+            return  # waits in Horovod are not known here
         if self._stepping is None:
-            # From its next step on: until then a program that marks steps itself has done so.
+            # From its next step on: by then, a program that marks steps itself has marked one.
             self._stepping = id(optimizer)
         elif self._stepping == id(optimizer):
             self._library.hvprof_step_ended()
 
 
 def _calling_line() -> tuple[bytes, int] | None:
-    """The innermost line outside of installed packages and hvd_ext that this thread is at."""
+    """Find this thread's innermost line outside of installed packages and hvd_ext."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         path = frame.f_code.co_filename
@@ -322,7 +324,7 @@ def _calling_line() -> tuple[bytes, int] | None:
 def _future_of(work: dist.Work | None) -> Any:
     try:
         return None if work is None else work.get_future()
-    except RuntimeError:  # a message of Gloo's has none
+    except RuntimeError:  # a message on Gloo has none
         return None
 
 

@@ -1,7 +1,7 @@
-"""A window over memory that torch has shared: the storages of some tensors, one behind the other.
+"""A window over memory that torch has shared: the storages of some tensors, one after the other.
 
-Each rank maps its own and its peers' files into one run of addresses, so that a bucket has the
-same offset on all ranks wherever torch has put it.
+Each rank maps its own files and its peers' into one range of addresses, so a bucket has the same
+offset on all ranks, wherever torch has put it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pages(count_bytes: int) -> int:
 
 
 class StorageWindow(NodeWindow):
-    """A NodeWindow whose data are tensors' storages, which each begin on a page."""
+    """A NodeWindow over the storages of tensors, each of which begins on a page."""
 
     def __init__(self, node: MPI.Comm, tensors: Sequence[torch.Tensor]) -> None:
         """Share the tensors' storages and map them; collective over `node`.
@@ -44,7 +44,7 @@ class StorageWindow(NodeWindow):
         Raises:
             WindowError: on every rank of the node alike, with the first reason.
         """
-        # Its token also says that a process id means the same process on all ranks.
+        # Its token also proves that a process id means the same process on all ranks.
         super().__init__(node, 0)
         total_bytes = sum(pages(t.nbytes) for t in tensors)
         descriptors, failure = _share(node, tensors)
@@ -69,7 +69,7 @@ class StorageWindow(NodeWindow):
 
 
 def _share(node: MPI.Comm, tensors: Sequence[torch.Tensor]) -> tuple[list[int], str]:
-    """Descriptors of the tensors' files, or why there are none; collective over `node`."""
+    """Return descriptors of the tensors' files, or why there are none; collective over `node`."""
     wanted = sum(node.allgather(sum(pages(t.nbytes) for t in tensors if not t.is_shared())))
     try:
         found = os.statvfs(_SHM)
@@ -85,7 +85,7 @@ def _share(node: MPI.Comm, tensors: Sequence[torch.Tensor]) -> tuple[list[int], 
 
 
 def _share_storage(tensor: torch.Tensor) -> int:
-    """Share a tensor's storage with other ranks, and not with forked children."""
+    """Share a tensor's storage with other ranks, but not with forked children."""
     is_own = not tensor.is_shared()
     descriptor = share_storage(tensor)
     if is_own:
@@ -95,14 +95,14 @@ def _share_storage(tensor: torch.Tensor) -> int:
 
 
 def _map(pid: int, descriptors: Sequence[int], sizes: Sequence[int], total_bytes: int) -> mmap.mmap:
-    """A process's files, each from the next page on."""
+    """Map the files of a process, each from the next page on."""
     reserved = mmap.mmap(-1, total_bytes, flags=mmap.MAP_PRIVATE)
     at = address(reserved)
     access = mmap.PROT_READ | mmap.PROT_WRITE
     for descriptor, count in zip(descriptors, sizes, strict=True):
         opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Beyond the end of a file is a bus error.
+            # An access beyond the end of a file would be a bus error.
             if os.fstat(opened).st_size < count:
                 raise ValueError(f"file {descriptor} of process {pid} is too short")
             libc_call("mmap", at, count, access, mmap.MAP_SHARED | MAP_FIXED, opened, 0)

@@ -1,4 +1,4 @@
-"""Ranks that MPI did not start, as under torchrun: one node's agree over the store of c10d."""
+"""Ranks that MPI did not start, as under torchrun: those of one node agree over c10d's store."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def mpi_world(size: int) -> MPI.Intracomm | None:
-    """MPI's ranks, which may be more; None where MPI did not start those of torch.distributed.
+    """Return MPI's ranks, which may be more than torch's; None if MPI did not start torch's.
 
     Args:
-        size: of torch.distributed.
+        size: number of ranks of torch.distributed.
 
     Raises:
-        UsageError: MPI started only some of them.
+        UsageError: MPI started only some of torch's ranks.
     """
     if dist.is_torchelastic_launched() and "mpi4py.MPI" not in sys.modules:
-        return None  # MPI would start for each rank alone, where it can
+        return None  # MPI, if it could start at all, would start for each rank alone
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError):  # mpi4py or its MPI library is not there
+    except (ImportError, RuntimeError):  # mpi4py or its MPI library is missing
         return None
     world = MPI.COMM_WORLD
     if world.size >= size:
@@ -58,14 +58,14 @@ def by_mpi(topology: Topology) -> bool:
 def discover(
     store: Any, ranks: tuple[int, ...], rank: int, occasion: str, timeout_s: float
 ) -> Topology:
-    """The topology of ranks that share a node; collective over them.
+    """Make the topology of ranks that share a node; collective over them.
 
     Args:
-        store: the group's.
-        ranks: global, of the group's.
-        rank: this one, among all.
-        occasion: what the ranks are about to do, as it stands in errors.
-        timeout_s: how long they are waited for.
+        store: the group's store.
+        ranks: global numbers of the group's ranks.
+        rank: global number of this rank.
+        occasion: what the ranks are about to do, for errors.
+        timeout_s: how long to wait for them.
 
     Raises:
         UsageError: they are on several nodes.
@@ -89,11 +89,12 @@ def discover(
 
 
 def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s: float) -> str:
-    """A name that only these calls of the ranks have; collective.
+    """Agree on a name that only this call has; collective.
 
-    The store may still have the keys of an earlier group, or of ranks that torchrun has started
-    again. So each rank makes up a word, and writes down the words that it has seen. Once all have
-    written the same, each has seen this rank's, and nothing is left of an earlier meeting.
+    The store may still have the keys of an earlier group, or of ranks that torchrun has restarted.
+    So each rank makes a random word, and writes the words of all ranks that it has seen. Once all
+    ranks have written the same words, each has seen this rank's, and no key of an earlier group is
+    used.
 
     Raises:
         StallError: ranks did not reach this in time; names them.
@@ -120,7 +121,7 @@ def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s
 
 
 def _boot() -> str:
-    """The name of this start of the kernel: machines may have equal host names."""
+    """Return the id of this boot of the kernel, because machines may have equal host names."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:

@@ -23,18 +23,18 @@ class Message:
     """The message of some elements of a share, planned once.
 
     Attributes:
-        elements: where they lie in the share.
-        bytes: how long it is.
-        codec_s: spent in `encode` and `decode` so far.
+        elements: their indices in the share.
+        bytes: length of the message.
+        codec_s: time spent in `encode` and `decode` so far.
     """
 
     def __init__(self, begin: int, end: int, runs: Sequence[tuple[int, int, Format]]) -> None:
-        """Plan the message of those runs, or parts of runs, that lie in [begin, end).
+        """Plan the message of the runs, or parts of runs, that are in [begin, end).
 
         Args:
-            begin: first element, of the share.
-            end: behind the last one.
-            runs: first element, number of elements and format of each, ascending.
+            begin: first element in the share.
+            end: index after the last element.
+            runs: first element, number of elements and format of each run, ascending.
         """
         self.elements = slice(begin, end)
         cut = [
@@ -49,13 +49,13 @@ class Message:
         self.bytes = int(self._library.codec_bytes(*self._arguments))
 
     def encode(self, x: Array, residual: Array | None, out: Array, scale: float = 1.0) -> None:
-        """Write the message of `scale` x, and of the residual, which keeps what it does not say.
+        """Encode `scale` x plus the residual, and keep the rounding error in the residual.
 
         Args:
-            x: float32, what `elements` selects; alike the residual.
-            residual: None only if no run is of a format that has one.
-            out: `bytes` of uint8.
-            scale: of x.
+            x: float32, the elements that `elements` selects.
+            residual: as long as x; None only if no run has a format with a residual.
+            out: receives the message, `bytes` of uint8.
+            scale: factor of x.
         """
         address = None if residual is None else residual.ctypes.data
         start_s = time.perf_counter()
@@ -63,7 +63,7 @@ class Message:
         self.codec_s += time.perf_counter() - start_s
 
     def decode(self, message: Array, to: Array, *, add: bool) -> None:
-        """Write the elements to `to`, or add them; elements of no run are left as they are."""
+        """Write the elements to `to`, or add them; elements outside of all runs stay unchanged."""
         start_s = time.perf_counter()
         self._library.codec_decode(*self._arguments, message.ctypes.data, to.ctypes.data, add)
         self.codec_s += time.perf_counter() - start_s
@@ -87,7 +87,7 @@ def library() -> ctypes.CDLL:
 
 
 def declare(found: ctypes.CDLL) -> ctypes.CDLL:
-    """Have ctypes know the functions of codec.c and low_rank.h."""
+    """Declare the functions of codec.c and low_rank.h to ctypes."""
     address, count = ctypes.c_void_p, ctypes.c_uint64
     matrix = [address, address, count, count, count]
     declared: dict[str, list[Any]] = {

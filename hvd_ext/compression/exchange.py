@@ -1,8 +1,8 @@
 """A share's sum over the nodes, in a format of fewer bytes: the same bits on every node.
 
 The exchange is `direct`'s. Each node encodes its copy of a chunk once. The chunk's owner adds
-the copies of all nodes in their order in float32 and encodes the sum once, and everybody
-decodes that: two roundings, whatever the number of nodes.
+the copies of all nodes in their order in float32 and encodes the sum once, and all nodes decode it:
+two roundings, for any number of nodes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hvd_ext.units import KIB
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# What travels of a chunk. Compression is for slow links, where a bucket's last messages, behind
-# which nothing travels any more, should be short.
+# Bytes of a chunk in a message. Compression is for slow links; the last messages of a bucket, which
+# overlap with nothing, should be short there.
 _WIRE_BYTES = 128 * KIB
 _LINE = 16  # elements of float32: chunks begin at a cache line
 
@@ -39,10 +39,12 @@ def prepare_coded(
 
     Args:
         comm: one rank of each node.
-        share: 1-D; what is in no run is left as it is.
-        runs: first element, number of elements and format of each, ascending; on all alike.
-        residual: as long; this rank's, kept up to date; None if no format has one.
-        scale: what every element of the sum is multiplied by, before it is encoded.
+        share: 1-D; elements outside of all runs stay unchanged.
+        runs: first element, number of elements and format of each run, ascending; the same on all
+            ranks.
+        residual: this rank's residual, as long as the share, updated in each call; None if no
+            format has one.
+        scale: factor of every element of the sum, applied before encoding.
     """
     plan = _plan(len(share), comm.size, runs)
     return _Coded(comm, plan, share, residual, scale)
@@ -51,7 +53,7 @@ def prepare_coded(
 def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
     """Plan the sum of a share of 16-bit floats over all ranks, in place.
 
-    They travel as they are, are added in float32 and rounded once.
+    They are sent uncompressed, added in float32 and rounded once.
 
     Args:
         comm: one rank of each node.
@@ -104,7 +106,7 @@ class Coded(direct.Wire):
         return self._messages[piece][self._rank]
 
     def _slot(self, purpose: str, piece: int, rank: int) -> Array:
-        """Memory of this thread for one message, which a piece after the next one may have."""
+        """Return memory of this thread for one message; the piece after the next one reuses it."""
         slots = scratch(direct.UNDER_WAY * self._size * self._longest_bytes, np.uint8, purpose)
         begin = (piece % direct.UNDER_WAY * self._size + rank) * self._longest_bytes
         return slots[begin : begin + self._longest_bytes]
@@ -136,7 +138,7 @@ class _Coded(Coded):
     def result(self, piece: int) -> Array:
         own = self._own(piece)
         out = self._slot("results", piece, self._rank)[: own.bytes]
-        # What rounding this rank's own part left is there already: the sum takes it along.
+        # The residual already has the rounding error of this rank's own part; the sum includes it.
         own.encode(self._sum(piece), self._kept(own), out)
         own.decode(out, self._share[own.elements], add=False)
         return out
@@ -178,7 +180,7 @@ class _Half(Coded):
         return self._share[self._messages[piece][rank].elements]
 
     def finish(self, piece: int, rank: int) -> None:
-        """It was placed in the share itself."""
+        """Do nothing: the sum was received into the share itself."""
 
 
 def _length(message: Message) -> int:

@@ -13,7 +13,7 @@ _POWERSGD, _MOST_RANK = "powersgd", 32
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format, for float32; other dtypes travel as they are.
+    """A format of float32; other dtypes are sent uncompressed.
 
     Attributes:
         name: as `compression=` takes it.
@@ -39,11 +39,11 @@ class Format:
         return self.number > 0
 
     def message_bytes(self, count: int, columns: int) -> float:
-        """Bytes of a gradient in a message, on average over steps.
+        """Return the bytes of a gradient in a message, on average over steps.
 
         Args:
-            count: elements.
-            columns: elements of a row, or 0 if it is a vector, which travels as it is in formats
+            count: number of elements.
+            columns: elements of a row, or 0 for a vector, which is sent uncompressed in formats
                 with a residual.
         """
         rows = count // columns if columns else 0
@@ -67,15 +67,15 @@ INT8 = Format(
     block_bytes=4,
 )
 FORMATS = {f.name: f for f in (NONE, BF16, FP16, INT8)}
-# What "auto" chooses from: the least lossy first.
+# The formats that "auto" chooses from, the least lossy first.
 CANDIDATES = (NONE, BF16, INT8)
 
 
 def powersgd(rank: int = 4) -> Format:
-    """PowerSGD: matrices as two factors of low rank, one of which is sent in each step.
+    """Send matrices as two factors of low rank, one of them in each step (PowerSGD).
 
     Args:
-        rank: of the factors, at least 1.
+        rank: rank of the factors, at least 1.
 
     Returns:
         The format, for `compression=`.
@@ -102,10 +102,10 @@ class Named:
 
 
 def parse(text: str) -> Format | None:
-    """The format of that name; None for "auto", which measures.
+    """Return the format of that name; None for "auto", which measures.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no format has that name.
     """
     if text == AUTO:
         return None
@@ -121,10 +121,10 @@ def parse(text: str) -> Format | None:
 
 
 def wire_bytes(format: Format, counts: list[tuple[int, int]]) -> float:
-    """Bytes of one copy of these gradients in a message, on average over steps.
+    """Return the bytes of one copy of these gradients in a message, on average over steps.
 
     Args:
-        format: of float32.
-        counts: elements of each, and of its rows, or 0 if it is a vector.
+        format: format of float32.
+        counts: elements of each gradient, and of its rows (0 for a vector).
     """
     return sum(format.message_bytes(count, columns) for count, columns in counts)

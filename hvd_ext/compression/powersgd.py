@@ -1,4 +1,4 @@
-"""PowerSGD: a matrix as the product of two thin ones, of which one travels in each step.
+"""PowerSGD: a matrix as the product of two thin ones, one of which is sent in each step.
 
 After Vogels et al., NeurIPS 2019, in the authors' later form with one allreduce a step: in even
 steps the left factor is kept, made orthonormal, and the right one is summed over the nodes; in
@@ -25,7 +25,7 @@ class Matrix:
     """Whole rows of a parameter in a share.
 
     Attributes:
-        begin: first element, of the share.
+        begin: first element in the share.
     """
 
     begin: int
@@ -34,14 +34,14 @@ class Matrix:
 
 
 def cut(begin: int, first: int, count: int, columns: int, rank: int) -> Matrix | None:
-    """The rows of a part of a parameter that are worth two factors; None if there are none.
+    """Return the rows in a part of a parameter that two factors would shorten; None if none.
 
     Args:
-        begin: the part's first element, of the share.
-        first: the same, of the parameter.
+        begin: the part's first element in the share.
+        first: the part's first element in the parameter.
         count: elements of the part.
         columns: elements of a row; 0 for a vector.
-        rank: of the factors.
+        rank: rank of the factors.
     """
     if not columns:
         return None
@@ -51,7 +51,7 @@ def cut(begin: int, first: int, count: int, columns: int, rank: int) -> Matrix |
 
 
 class LowRank:
-    """The sum of a share over the nodes; what lies in no matrix travels as it is."""
+    """The sum of a share over the nodes; elements outside of all matrices are sent uncompressed."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class LowRank:
         nodes: int,
         prepare: Prepare,
     ) -> None:
-        """Plan it.
+        """Plan the sum.
 
         Args:
-            share: float32, 1-D; this node's, and the sum after each call.
-            residual: as long; zeros at first.
+            share: this node's share, float32, 1-D; holds the sum after each call.
+            residual: as long as the share; zeros at first.
             elements: the parts [begin, end) that hold gradients, ascending.
-            matrices: in these; on all nodes alike.
-            rank: of the factors.
-            nodes: how many there are.
+            matrices: the matrices in these parts; the same on all nodes.
+            rank: rank of the factors.
+            nodes: number of nodes.
             prepare: plans the sum of a message over all nodes, in place.
         """
         self._share, self._residual, self._matrices = share, residual, matrices
@@ -95,7 +95,7 @@ class LowRank:
         return sum(message.nbytes for message in self._messages) / 2
 
     def restart(self) -> None:
-        """Forget what the factors were: what follows depends on the residual alone."""
+        """Forget the factors: later sums depend only on the residual."""
         self._step = 0
         for message in self._messages:
             message.fill(0.0)
@@ -113,7 +113,8 @@ class LowRank:
             project(*self._of(matrix), self._rank, of.ctypes.data, to.ctypes.data)
         message, at = self._messages[odd], 0
         for begin, end in self._raw:
-            # Nothing is kept of it, but another cut may have left something here.
+            # This part has no residual now, but an earlier layout of the buckets may have left one
+            # here.
             own = message[at : at + end - begin]
             np.add(self._share[begin:end], self._residual[begin:end], out=own)
             self._residual[begin:end] = 0.0
@@ -144,7 +145,7 @@ class LowRank:
 def _outside(
     elements: Sequence[tuple[int, int]], matrices: Sequence[Matrix]
 ) -> list[tuple[int, int]]:
-    """The elements that lie in no matrix."""
+    """Return the elements outside of all matrices."""
     found = []
     taken = iter(matrices)
     matrix = next(taken, None)

@@ -1,4 +1,4 @@
-"""Samples of a training run: which comes when, one file that holds them all, and reading ahead.
+"""Samples of a training run: their order, one file that holds all of them, and prefetching.
 
 Importing this package starts no MPI and loads no torch.
 """

@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="print the result as JSON")
         return made
 
-    cli = command("pack", "write samples to one file; each image is decoded, to see it is whole")
+    cli = command("pack", "write samples to one file; each image is decoded once, as a check")
     cli.add_argument(
         "source",
         nargs="+",
@@ -74,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="keep pixels instead of encoded images: no decoding later, several times the bytes",
     )
-    command("info", "say what a file holds").add_argument("file", type=Path, metavar="FILE")
+    command("info", "describe a file").add_argument("file", type=Path, metavar="FILE")
     command("verify", "read all of a file, and check it").add_argument(
         "file", type=Path, metavar="FILE"
     )
     cli = command("unpack", "write images as files, and arrays as .npy files")
     cli.add_argument("file", type=Path, metavar="FILE")
     cli.add_argument("folder", type=Path, metavar="DIR", help="output folder")
-    cli = command("plan", "say what a file needs on some nodes, and how to read it there")
+    cli = command("plan", "print a file's memory on a number of nodes, and how to read it there")
     cli.add_argument("file", type=Path, metavar="FILE")
     cli.add_argument(
         "--nodes", type=at_least(1), default=1, metavar="N", help="number of nodes (default: 1)"
@@ -182,5 +182,5 @@ def _show(told: dict[str, Any], before: str) -> None:
 
 
 if __name__ == "__main__":
-    exit_on_sigterm()  # no part of a file stays
+    exit_on_sigterm()  # a partly written file is removed
     run(main, PROGRAM)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def agreed(comm: MPI.Comm | None) -> Iterator[None]:
-    """Have all ranks raise what any of them raises, in the order of ranks; a collective.
+    """Raise an error of any rank on all ranks; a collective.
 
     Args:
-        comm: the ranks; None: this one alone.
+        comm: the ranks; None: only this one.
 
     Raises:
-        HvdExtError: on every rank alike, that of the first rank that has raised one.
+        HvdExtError: on every rank, the error of the lowest rank that raised one.
     """
     mine: HvdExtError | None = None
     try:
@@ -33,10 +33,10 @@ def agreed(comm: MPI.Comm | None) -> Iterator[None]:
 
 
 def require_threads(comm: MPI.Comm, what: str) -> None:
-    """See that MPI may be called on a thread next to training.
+    """Check that a thread may call MPI while another one trains.
 
     Raises:
-        HvdExtError: it may not; `what` needs it to exchange samples while a model trains.
+        HvdExtError: it may not; `what` needs that to exchange samples during training.
     """
     from mpi4py import MPI
 

@@ -14,16 +14,16 @@ R = TypeVar("R")
 def map_ahead(
     function: Callable[[T], R], batches: Iterable[Iterable[T]], *, workers: int, ahead: int
 ) -> Iterator[list[R]]:
-    """Work out a function of each item, in batches and ahead of their use.
+    """Call a function for each item, in batches, ahead of their use.
 
-    While one batch is used, those of at most `ahead` later ones are worked out or wait.
-    An error of the function is raised where its batch would be.
+    While one batch is used, at most `ahead` later ones are computed or ready. An error of the
+    function is raised in place of its batch.
 
     Args:
-        function: of an item; is called on several threads at once.
-        batches: taken as they are needed; may be endless.
+        function: takes an item; runs on several threads at once.
+        batches: read when they are needed; may be endless.
         workers: number of threads.
-        ahead: batches; 0: nothing is worked out before its batch is asked for.
+        ahead: number of batches; 0: a batch is computed when it is requested.
 
     Yields:
         The results of each batch, in the order of the items.
@@ -48,22 +48,22 @@ def in_order(started: Iterable[list[Future[R]]], ahead: int) -> Iterator[list[R]
 
 
 def then(pool: Executor, before: Future[T], function: Callable[[Future[T]], R]) -> Future[R]:
-    """The result of a function, on a thread, of another one's that may not be there yet.
+    """Call a function on a thread with the result of another one, which may not be there yet.
 
-    No thread waits for it meanwhile. The function also gets one that has failed.
+    No thread waits for that result. The function is also called if the other one has failed.
     """
     after: Future[R] = Future()
 
     def run() -> None:
         try:
             after.set_result(function(before))
-        except BaseException as error:  # raised where the result is asked for
+        except BaseException as error:  # raised where the result is requested
             after.set_exception(error)
 
     def start(done: Future[T]) -> None:
         try:
             pool.submit(run)
-        except RuntimeError:  # it is closed: nobody asks for the result
+        except RuntimeError:  # the pool is closed: nobody needs the result
             after.cancel()
 
     before.add_done_callback(start)
@@ -71,5 +71,5 @@ def then(pool: Executor, before: Future[T], function: Callable[[Future[T]], R]) 
 
 
 def threads(workers: int) -> ThreadPoolExecutor:
-    """Threads that a profiler knows by their name."""
+    """Make threads with a name, which profilers show."""
     return ThreadPoolExecutor(workers, thread_name_prefix="hvd_ext.data")

@@ -27,7 +27,7 @@ class Dataset(Protocol):
     """The data to load: a PackedFile, or anything else with samples by number."""
 
     def __getitem__(self, sample: int) -> Any:
-        """A sample; it is called from several threads at once."""
+        """Return a sample; several threads call it at once."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Statistics:
     """Counts and times of a loader so far, on this rank.
 
     Attributes:
-        samples: handed out.
+        samples: samples returned.
         wait_s: how long the caller waited for them.
-        bytes_read: that the dataset took from its file, or None if it does not say.
-        bytes_sent: of samples in the store, to other nodes.
-        bytes_received: of samples in the store, from other nodes.
+        bytes_read: bytes that the dataset read from its file, or None if it does not count them.
+        bytes_sent: bytes of the store's samples that were sent to other nodes.
+        bytes_received: bytes of samples that came from other nodes.
     """
 
     samples: int
@@ -53,8 +53,8 @@ class DataLoader:
     """An infinite iterator over this rank's batches, in the order of a sampler.
 
     `for batch in loader` ends with the batch that has the epoch's last sample, `next(loader)`
-    never does; both continue after the last batch. Batches do not depend on the
-    number of threads, nor, put together, on that of the ranks.
+    never does; both continue after the last batch. Batches do not depend on the number of threads;
+    the batches of all ranks together do not depend on the number of ranks.
 
     Attributes:
         store: in-memory cache of the samples, from `start` to `close`; None without one.
@@ -78,22 +78,23 @@ class DataLoader:
         """Describe the batches; nothing is read before the first is asked for.
 
         Args:
-            dataset: `dataset[i]` of each sample; what it raises is raised at its batch. If it has
-                `announce(i)`, that is called for all samples of a step before they are read. If it
-                has `in_place_of(i, error)`, that is the sample where a store has none.
-            batch_size: samples of this rank a step.
-            sampler: which sample comes when.
-            rank: of those that share a step.
-            size: how many share it.
+            dataset: returns each sample as `dataset[i]`; an error is raised at the sample's batch.
+                If it has `announce(i)`, the loader calls it for all samples of a step before they
+                are read. If it has `in_place_of(i, error)`, its result replaces a sample that a
+                store could not read.
+            batch_size: samples of this rank in a step.
+            sampler: the order of the samples.
+            rank: number among the ranks that share a step.
+            size: number of these ranks.
             transform: changes a sample, with random numbers of its position.
             collate_fn: makes a batch of samples, on the calling thread; None: `stack`.
             num_workers: threads that read and transform.
-            prefetch_factor: batches that are read before they are asked for.
-            store: "memory": each sample is read once, by the rank that needs it first, and kept
-                in the memory of its node, from which it is sent to others; a number: of bytes
-                that this rank may keep, where "memory" is its part of 60 % of what is free.
-                Samples that do not fit are read again. The dataset must be a `Records`.
-            comm: of a store, the ranks that share a step, in the order of `rank`; None: all.
+            prefetch_factor: batches that are read before they are requested.
+            store: "memory": each sample is read once, by the rank that needs it first, and kept in
+                the memory of its node, from which it is sent to other nodes. A number: the bytes
+                that this rank may keep; the default of "memory" is its part of 60 % of the free
+                memory. Samples that do not fit are read again. The dataset must be a `Records`.
+            comm: for a store, the ranks that share a step, in the order of `rank`; None: all.
 
         Raises:
             UsageError: the dataset cannot be kept in a store.
@@ -115,19 +116,19 @@ class DataLoader:
         self._exchanged = (0, 0)  # bytes sent and received by stores that are closed
 
     def __len__(self) -> int:
-        """Batches until the epoch ends."""
+        """Return the number of batches until the epoch ends."""
         return self.sampler.steps_left(self._position, self.global_batch)
 
     def __iter__(self) -> Iterator[Any]:
-        """The remaining batches of the epoch."""
+        """Iterate over the remaining batches of the epoch."""
         for _ in range(len(self)):
             yield next(self)
 
     def __next__(self) -> Any:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
-            Exception: whatever the dataset or the transform raised for one of its samples.
+            Exception: any error of the dataset or the transform for one of its samples.
         """
         began_s = time.perf_counter()
         self.start()
@@ -139,10 +140,10 @@ class DataLoader:
         return self._collate(samples)
 
     def start(self) -> None:
-        """Take the memory of a store; with one, a collective. `next` does it otherwise.
+        """Reserve a store's memory, or leave that to the first `next`; with a store, a collective.
 
         Raises:
-            HvdExtError: the memory cannot be had.
+            HvdExtError: there is not enough memory.
         """
         if self._batches is None:
             if self._budget is not None:
@@ -152,19 +153,19 @@ class DataLoader:
             self._batches = in_order(map(self._begin, steps), self._ahead)
 
     def state_dict(self) -> dict[str, Any]:
-        """The resume point: behind the last batch that was handed out."""
+        """Return the resume point, which is after the last batch that was returned."""
         return self.sampler.state(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state, whatever the number of ranks and the batch size were there.
+        """Resume from a state of any number of ranks and any batch size.
 
-        A store is given up, and its samples are read again.
+        A store is closed, and its samples are read again.
 
         Args:
             state: returned by `state_dict`.
 
         Raises:
-            UsageError: the state is of another seed, or of other samples.
+            UsageError: the state has another seed or other samples.
         """
         self.close()
         self._position = self.sampler.resume(state)
@@ -180,8 +181,8 @@ class DataLoader:
     def close(self) -> None:
         """Drop prefetched samples and end the threads; the next batch starts them again.
 
-        Reads that are begun are ended, since other ranks may have a part in them. With a store,
-        a collective: what was sent ahead is received, and its memory given back.
+        Reads that have begun are finished, because other ranks may take part in them. With a store,
+        a collective: samples that were sent ahead are received, and the store's memory is freed.
         """
         if self._batches is not None:
             self._pool.shutdown()
@@ -198,8 +199,8 @@ class DataLoader:
         pool = self._pool
         if self.store is None:
             if announce := getattr(self._dataset, "announce", None):
-                # The disk has the whole step to do, in the order that suits it. What this raises
-                # is not looked at: whoever reads the sample meets it.
+                # The disk gets the whole step at once, and chooses the order. Errors are ignored
+                # here, because reading the sample raises them.
                 pool.submit(lambda: [announce(self.sampler.sample(p)) for p in positions])
             return [pool.submit(self._load, position) for position in positions]
         records = zip(positions, self.store.start(first, pool), strict=True)
@@ -246,7 +247,7 @@ class DataLoader:
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """A batch: arrays and numbers stacked along a new first dim, in dicts and tuples as they were.
+    """Make a batch: stack arrays and numbers along a new first dim, within dicts and tuples.
 
     Fields without numbers, such as bytes, become a list.
     """

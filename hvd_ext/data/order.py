@@ -1,7 +1,7 @@
-"""Which sample comes when: a function of the seed and the position alone.
+"""The order of the samples: a function of only the seed and the position.
 
 The samples of a run form an infinite sequence, whose positions count over all ranks. A step
-takes the next `global_batch` positions, of which each rank has an equal, contiguous share. So
+takes the next `global_batch` positions, and each rank gets an equal, contiguous share of them. So
 the sequence is the same for any number of ranks and any batch size, and an epoch has each sample
 exactly once. A batch may end one epoch and begin the next. One integer is the resume point, on
 any machine and any number of ranks.
@@ -28,8 +28,9 @@ class Order:
 
         Args:
             samples: number of samples; each comes once an epoch.
-            seed: of the order, the same on all ranks.
-            shuffle: whether each epoch has its own order; otherwise all have that of the samples.
+            seed: seed of the order, the same on all ranks.
+            shuffle: whether each epoch has its own order; otherwise all epochs have the order of
+                the samples.
             data: fingerprint of the samples, so that a run does not resume with others.
 
         Raises:
@@ -41,10 +42,10 @@ class Order:
         self._epochs = lru_cache(maxsize=2)(self._epoch)
 
     def sample(self, position: int) -> int:
-        """The sample at a position.
+        """Return the sample at a position.
 
         Args:
-            position: number of the sample in the run, from 0 on, over all epochs.
+            position: number of the sample in the run, from 0, over all epochs.
 
         Examples:
             >>> order = Order(samples=4, seed=1, shuffle=False)
@@ -57,11 +58,11 @@ class Order:
         return int(self._epochs(epoch)[place]) if self.shuffle else place
 
     def between(self, first: int, end: int) -> NDArray[np.int64]:
-        """The samples at consecutive positions, `(end - first,)`.
+        """Return the samples at consecutive positions, `(end - first,)`.
 
         Args:
             first: first position.
-            end: position behind the last one.
+            end: position after the last one.
         """
         parts = [
             (self._epochs(epoch) if self.shuffle else np.arange(self.samples))[
@@ -72,41 +73,41 @@ class Order:
         return np.concatenate(parts)
 
     def rng(self, position: int) -> np.random.Generator:
-        """The random numbers for augmenting the sample at a position, such as a crop.
+        """Return the random numbers for augmenting the sample at a position, such as a crop.
 
         Args:
             position: number of the sample in the run.
         """
         epoch, place = divmod(position, self.samples)
-        # NumPy pads a seed with zeros, so place + 1 keeps apart from the order's seed.
+        # NumPy pads a seed with zeros, so place + 1 makes it differ from the order's seed.
         return np.random.default_rng((self.seed, epoch, place + 1))
 
     def steps_left(self, position: int, global_batch: int) -> int:
-        """The steps until the last sample of the epoch is used; at least 1.
+        """Return the number of steps until the epoch's last sample is used; at least 1.
 
         Args:
-            position: of the next sample.
-            global_batch: samples of a step, of all ranks.
+            position: position of the next sample.
+            global_batch: samples of a step on all ranks.
         """
         left = self.samples - position % self.samples
         return -(-left // global_batch)
 
     def state(self, position: int) -> dict[str, Any]:
-        """The resume point as plain values, for a checkpoint.
+        """Return the resume point as plain values, for a checkpoint.
 
         Args:
-            position: of the next sample.
+            position: position of the next sample.
         """
         return {"seed": self.seed, "position": position, "data": self.data}
 
     def resume(self, state: Mapping[str, Any]) -> int:
-        """The position in a state.
+        """Return the position in a state.
 
         Args:
             state: returned by `state`.
 
         Raises:
-            UsageError: it is of another seed, or of other samples.
+            UsageError: it has another seed or other samples.
         """
         if state["seed"] != self.seed:
             raise UsageError(
@@ -125,12 +126,12 @@ class Order:
 
 
 def share(position: int, local_batch: int, rank: int) -> range:
-    """The positions of a rank in the step at `position`.
+    """Return the positions of a rank in the step at `position`.
 
     Args:
-        position: of the step's first sample.
+        position: position of the step's first sample.
         local_batch: samples of each rank.
-        rank: of the job.
+        rank: number of the rank.
 
     Examples:
         >>> share(position=100, local_batch=4, rank=1)
@@ -141,7 +142,7 @@ def share(position: int, local_batch: int, rank: int) -> range:
 
 
 def fingerprint(*parts: object) -> str:
-    """A digest of values; equal data have equal ones.
+    """Return a digest of values; equal data have equal digests.
 
     Args:
         parts: values whose `repr` contains all of them.

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from hvd_ext.units import counted, format_bytes
 
-SHARE_OF_FREE = 0.6  # the rest is for training, and for what the kernel keeps of files
+SHARE_OF_FREE = 0.6  # the rest is for training, and for the kernel's page cache
 
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """Bytes of a node, and what to do.
+    """The bytes of a node, and a recommendation.
 
     Attributes:
         use: "packed", "store", "staging" or "store and file".
-        why: in words.
-        set_bytes: all samples.
-        store_bytes: what a node keeps of them in a store; those that do not fit stay on file.
-        sent_bytes: what a node receives from others an epoch, as much as it sends.
-        read_bytes: what all nodes together read from the file in each epoch but the first.
-        disk_bytes: what a staged copy takes.
+        why: the reason in words.
+        set_bytes: bytes of all samples.
+        store_bytes: bytes that a node keeps in a store; samples that do not fit stay in the file.
+        sent_bytes: bytes that a node receives from others in an epoch; it sends as many.
+        read_bytes: bytes that all nodes together read from the file in each epoch but the first.
+        disk_bytes: bytes of a staged copy.
     """
 
     use: str
@@ -38,11 +38,11 @@ def reading_plan(
     """Choose a way to read.
 
     Args:
-        set_bytes: all samples.
-        file_bytes: the packed file.
-        nodes: of the job.
-        memory_bytes: that a node has free.
-        disk_bytes: that a node's own disk has free; 0: it has none.
+        set_bytes: bytes of all samples.
+        file_bytes: bytes of the packed file.
+        nodes: number of nodes of the job.
+        memory_bytes: free memory of a node.
+        disk_bytes: free space of a node's own disk; 0: it has none.
     """
     budget = int(SHARE_OF_FREE * memory_bytes)
     kept = min(set_bytes, nodes * budget)

@@ -1,4 +1,4 @@
-"""Reading a file by pread, and counting what was read."""
+"""Reading a file by pread, and counting the bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FileReader:
     """An open file; any thread may read.
 
     Attributes:
-        bytes_read: so far.
-        file_bytes: how long the file was when it was opened.
+        bytes_read: bytes read so far.
+        file_bytes: length of the file when it was opened.
     """
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
@@ -28,7 +28,7 @@ class FileReader:
 
         Args:
             path: the file.
-            descriptor: of the file where it is open already; it is closed with this.
+            descriptor: descriptor of the file if it is open; closed with this object.
 
         Raises:
             UsageError: it cannot be read.
@@ -39,19 +39,19 @@ class FileReader:
             flags = os.O_RDONLY | os.O_CLOEXEC
             self._descriptor = os.open(path, flags) if descriptor is None else descriptor
             self.file_bytes = os.fstat(self._descriptor).st_size
-            # Whole samples are asked for, here and there: reading on would read in vain.
+            # Whole samples are read in random places, so read-ahead would be wasted.
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}: name a packed file") from error
 
     def read(self, offset: int, count: int) -> bytes:
-        """Some bytes; raises as `into`."""
+        """Read some bytes; raises like `into`."""
         data = np.empty(count, np.uint8)
         self.into(data, offset)
         return data.tobytes()
 
     def into(self, data: Bytes, offset: int) -> None:
-        """Fill `data` with what the file has from `offset` on.
+        """Fill `data` from the file, beginning at `offset`.
 
         Raises:
             UsageError: the file cannot be read, or was cut off.
@@ -75,8 +75,8 @@ class FileReader:
             self.bytes_read += done
 
     def announce(self, offset: int, count: int) -> None:
-        """Have the kernel begin to read what will soon be asked for."""
-        # An error there is one here too, when it is read.
+        """Ask the kernel to begin reading bytes that will be needed soon."""
+        # An error is ignored here: reading the bytes will raise it.
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 

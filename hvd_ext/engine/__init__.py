@@ -1,1 +1,1 @@
-"""Collectives and links for one group of ranks, whichever door they came through."""
+"""Collectives and links for one group of ranks, for every interface that calls them."""

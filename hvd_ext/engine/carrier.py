@@ -15,8 +15,8 @@ class Carrier(Protocol):
     Every rank calls them in the same order, and one at a time.
 
     Attributes:
-        name: of the algorithm, where a call does not return one.
-        rank, size: in the group.
+        name: name of the algorithm, if a call does not return one.
+        rank, size: number in the group, and number of ranks.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Carrier(Protocol):
     size: int
 
     def expect(self, name: str, limit_s: float, about: int) -> None:
-        """Note what the next call is, how long it may take, and its number, for `describe`."""
+        """Note the bytes, the time limit and the number of the next call, for `describe`."""
 
     def refuse(self, why: str) -> None:
         """Skip the next call on this rank alone, and report the reason to the others."""
@@ -33,7 +33,7 @@ class Carrier(Protocol):
         """Skip all calls from now on, and report the reason to the others."""
 
     def missing(self) -> Sequence[int]:
-        """Global ranks that the running call waits for, as far as that is known."""
+        """Return the global ranks that the running call waits for, if known."""
 
     def all_reduce(self, block: Block, dtype: str, operation: str, scale: float) -> str:
         """Reduce a block of elements of `dtype` in place; returns the algorithm."""
@@ -41,29 +41,29 @@ class Carrier(Protocol):
     def reduce_scatter(
         self, out: Block, own: Block, dtype: str, scale: float, operation: str
     ) -> None:
-        """Have `out` hold this rank's row of the reduction of `own`, both of `dtype`."""
+        """Reduce `own` over all ranks, and write this rank's row to `out`; both of `dtype`."""
 
     def all_gather(self, out: Block, own: Block) -> None:
-        """Have `out` hold every rank's `own`, in rank order."""
+        """Gather every rank's `own` into `out`, in rank order."""
 
     def all_gather_rows(self, rows: Sequence[Block], own: Block) -> None:
-        """Have `rows` hold every rank's `own`."""
+        """Gather every rank's `own` into `rows`."""
 
     def broadcast(self, block: Block, root: int) -> None:
-        """Have every rank hold what rank `root` of the group does."""
+        """Copy the block of rank `root` of the group to every rank."""
 
     def all_to_all(self, outs: Sequence[Block], owns: Sequence[Block]) -> None:
-        """Give each rank one of `owns`, and have `outs` hold what each gave."""
+        """Send each rank one of `owns`, and receive each rank's block into `outs`."""
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
     def abort(self) -> None:
-        """Have the running call fail, where that is possible."""
+        """Make the running call fail, if that is possible."""
 
     def close(self, finished: bool) -> None:
-        """Give back what others may use.
+        """Return memory and communicators for reuse.
 
         Args:
-            finished: nothing runs any more.
+            finished: whether all calls have ended.
         """

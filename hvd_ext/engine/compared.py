@@ -1,6 +1,7 @@
-"""Which collective a rank is in, as two numbers that ranks compare when they meet.
+"""A rank's collective as two numbers, which ranks compare when they meet.
 
-Its bytes, and a number of the door's, for which the door has words, with the step that it is in.
+The numbers are its bytes, and a number of the interface (which has words for it) combined with the
+current step.
 """
 
 from __future__ import annotations
@@ -10,37 +11,37 @@ from collections.abc import Callable, Sequence
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.stalls import Hosts, name_ranks
 
-# A door's words for bytes and a number, given the group's global ranks.
+# An interface's words for bytes and a number, given the group's global ranks.
 Describe = Callable[[int, int, Sequence[int]], str]
 
 
 class AgreedError(MismatchError):
-    """Raised on all ranks alike, so that they stay in step."""
+    """An error that all ranks raise, so that they stay in step."""
 
 
-# A refused or failed collective, as a rank's number.
+# The number of a rank whose collective was refused or failed.
 FAILED = 2**64 - 1
-# How a collective is done, which it may be in several steps.
+# The steps of a collective.
 STEPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier")
-_STEP_AT, _STEP_BITS = 8, 4  # which a door leaves empty
+_STEP_AT, _STEP_BITS = 8, 4  # bits that an interface leaves empty
 
 
 def step(name: str) -> int:
-    """The number of one of STEPS, to be combined with the door's."""
+    """Return the number of one of STEPS, to be combined with the interface's."""
     return STEPS.index(name) << _STEP_AT
 
 
 def step_of(number: int) -> str:
-    """The step in a combined number."""
+    """Return the step in a combined number."""
     return STEPS[number >> _STEP_AT & (1 << _STEP_BITS) - 1]
 
 
 def differ(said: Sequence[str], ranks: Sequence[int], hosts: Hosts) -> MismatchError:
-    """The error for ranks that have met in different collectives, the same on all of them.
+    """Make the error for ranks that met in different collectives, the same on all of them.
 
     Args:
-        said: each rank's collective, in words; different.
-        ranks: global, of the group's.
+        said: each rank's collective in words; they differ.
+        ranks: global numbers of the group's ranks.
         hosts: host name of every rank of the world.
     """
     others = next(text for text in said if text != said[0])
@@ -56,25 +57,26 @@ def differ(said: Sequence[str], ranks: Sequence[int], hosts: Hosts) -> MismatchE
 
 
 def failed(name: str, why: Callable[[int], str], ranks: Sequence[int], late: Sequence[int]) -> str:
-    """Say who has failed before it reached a collective.
+    """Name the ranks that failed before they reached a collective.
 
     Args:
-        name: of the collective.
-        why: for a rank of the group.
-        ranks: global, of the group's.
-        late: those that have failed, in the group.
+        name: name of the collective.
+        why: returns the reason of a rank of the group.
+        ranks: global numbers of the group's ranks.
+        late: numbers in the group of those that failed.
     """
     first = late[0]
     return f"{name}: rank {ranks[first]} failed: {why(first)}"
 
 
 def check_bytes(name: str, every: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
-    """Compare what ranks give each other with what they expect.
+    """Compare the bytes that ranks send each other with those that they expect.
 
     Args:
-        name: of the collective.
-        every: of each rank, how many bytes it gives to each, then how many it expects from each.
-        ranks: global, of the group's.
+        name: name of the collective.
+        every: for each rank, the bytes that it sends to each rank, then those that it expects from
+            each.
+        ranks: global numbers of the group's ranks.
 
     Raises:
         MismatchError: they differ; the ranks stay in step.
@@ -92,6 +94,6 @@ def check_bytes(name: str, every: Sequence[Sequence[int]], ranks: Sequence[int])
 
 
 def one_line(error: BaseException) -> str:
-    """An error as it is reported to other ranks."""
+    """Return an error as text for other ranks."""
     text, name = str(error).partition("\n")[0], type(error).__name__
     return text if isinstance(error, HvdExtError) else f"{name}: {text}" if text else name

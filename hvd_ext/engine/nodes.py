@@ -1,4 +1,4 @@
-"""Which ranks of a group share a node, and which rank of a node stands for a rank of another."""
+"""The ranks of each node of a group, and each node's rank that serves a rank of another node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Nodes:
         """Number the nodes by their first ranks.
 
         Args:
-            marks: of each rank, the same for the ranks of a node and for no others.
+            marks: a mark for each rank, the same for ranks of one node and different for others.
 
         Raises:
             UsageError: there are no ranks.
@@ -43,20 +43,20 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return len(self.ranks)
 
     @property
     def rails(self) -> int:
-        """How many ranks every node has at least: so many exchange between the nodes at once."""
+        """Return the ranks of the smallest node: so many exchange between the nodes at once."""
         return min(map(len, self.ranks))
 
     def local_rank(self, rank: int) -> int:
-        """The place of a rank among those of its node."""
+        """Return the number of a rank among those of its node."""
         return self.ranks[self.of_rank[rank]].index(rank)
 
     def relay(self, rank: int, node: int) -> int:
-        """The rank of `node` that sends to `rank`, and receives from it, for all of `node`.
+        """Return the rank of `node` that sends to `rank`, and receives from it, for all of `node`.
 
         For a rank of the node it is that rank itself. A node's ranks share the work evenly.
         """
@@ -64,18 +64,18 @@ class Nodes:
         return theirs[self.local_rank(rank) % len(theirs)]
 
     def relayed_by(self, rank: int) -> tuple[int, ...]:
-        """The ranks for which `rank` is the relay of its node: itself, and ranks of other nodes."""
+        """Return the ranks for which `rank` is its node's relay: itself, and others elsewhere."""
         node = self.of_rank[rank]
         return tuple(r for r in range(len(self.of_rank)) if self.relay(r, node) == rank)
 
     @property
     def most_relayed(self) -> int:
-        """The largest number of ranks that one rank is the relay for, itself included."""
+        """Return the largest number of ranks that one rank relays for, itself included."""
         return max(
             1 + sum(-(-len(theirs) // len(ranks)) for theirs in self.ranks if theirs is not ranks)
             for ranks in self.ranks
         )
 
     def rail(self, number: int) -> tuple[int, ...]:
-        """The ranks with this local rank, by rank: one of each node that has as many ranks."""
+        """Return the ranks with this local rank: one of each node that has so many ranks."""
         return tuple(sorted(ranks[number] for ranks in self.ranks if number < len(ranks)))

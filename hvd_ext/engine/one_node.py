@@ -1,6 +1,6 @@
 """A group whose ranks share one node's memory: every collective goes through one window.
 
-Nothing is planned for an address or a length, so ranks whose allocators differ stay in step.
+No plan depends on an address or a length, so ranks whose allocators differ stay in step.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from hvd_ext.shm.block import Block
 
 T = TypeVar("T")
-# Short enough to be in the cache still when peers read it.
+# Short enough to be still in the cache when peers read it.
 PLACE_BYTES = MIB
-# After so long it is known who is late, and an abort is seen.
+# The period for finding late ranks, and for noticing an abort.
 _SLICE_S = 0.1
 _ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _ALL_TO_ALL, _BARRIER = map(step, STEPS)
 
@@ -41,7 +41,7 @@ class OneNode:
     """A Carrier in the node's memory.
 
     Attributes:
-        rank, size: in the group.
+        rank, size: number in the group, and number of ranks.
     """
 
     name = "shared_memory"
@@ -52,10 +52,10 @@ class OneNode:
         """Make the window; collective over the group.
 
         Args:
-            topology: the group's, of one node.
-            timeout_s: how long ranks are waited for.
-            describe: words for the number that `expect` takes.
-            setting: of that time, for errors.
+            topology: the group's topology, of one node.
+            timeout_s: how long to wait for ranks.
+            describe: returns words for the number that `expect` takes.
+            setting: source of that time, for errors.
 
         Raises:
             WindowError: on every rank, if some cannot share memory.
@@ -65,7 +65,7 @@ class OneNode:
         self._outside = Outside(topology.node, self._window, PLACE_BYTES)
         self._hosts, self._ranks = topology.hosts_by_rank, topology.ranks
         self._describe, self._setting = describe, setting
-        # To make one takes a tenth of a short collective's time, and they serve again.
+        # Making one takes a tenth of a short collective's time, so they are reused.
         self._monitor_of = functools.lru_cache(maxsize=64)(topology.monitor)
         self._memories = [
             np.frombuffer(self._window.peer(rank), np.uint8) for rank in range(self.size)
@@ -137,27 +137,27 @@ class OneNode:
         self._meet(0, _BARRIER)
 
     def _note(self, count_bytes: int, number: int) -> None:
-        """Note what this rank is in, for others to compare."""
+        """Note this rank's collective, for other ranks to compare."""
         collective = self._window.collective
         collective.bytes, collective.about = count_bytes, self._about | number
 
     def _meet(self, count_bytes: int, number: int) -> None:
-        """Wait until all ranks have come with the next ticket, for the same collective."""
+        """Wait until all ranks have arrived with the next ticket, in the same collective."""
         self._note(count_bytes, number)
         self._wait(functools.partial(self._window.meet, self._outside.ticket))
 
     def _next(self) -> tuple[int, int]:
-        """The next ticket, and where its place begins."""
+        """Return the next ticket, and the offset of its place."""
         self._outside.ticket += 1
         return self._outside.ticket, (self._outside.ticket & 1) * PLACE_BYTES
 
     def _gather_numbers(self, own: Array, count_bytes: int, number: int) -> Array:
-        """The numbers of every rank, by rank; int64, as many on each; all ranks have come by then.
+        """Gather numbers of every rank, int64, of equal count; all ranks have arrived by then.
 
         Args:
-            own: this rank's.
-            count_bytes: of the collective that they are part of, if all ranks have the same.
-            number: of its step.
+            own: this rank's numbers.
+            count_bytes: bytes of their collective, if all ranks have the same.
+            number: number of its step.
         """
         _, place = self._next()
         part = slice(place, place + own.nbytes)
@@ -171,7 +171,7 @@ class OneNode:
         Raises:
             StallError: ranks did not arrive in time, or ended.
             MismatchError: they are in another collective.
-            HvdExtError: a rank has said that it failed, or the group was aborted.
+            HvdExtError: a rank has reported that it failed, or the group was aborted.
         """
 
         def slice_(limit_s: float) -> T:
@@ -193,7 +193,7 @@ class OneNode:
             raise HvdExtError(text) from None
 
     def _differ(self) -> HvdExtError:
-        """The error for this ticket, where ranks are not in the same collective."""
+        """Return the error for this ticket, if ranks are not in the same collective."""
         ticket = self._outside.ticket
         said = [self._window.collective_of(rank, ticket) for rank in range(self.size)]
         refused = [rank for rank, (_, about) in enumerate(said) if about == FAILED]
@@ -206,7 +206,7 @@ class OneNode:
         self._aborted = True
 
     def close(self, finished: bool) -> None:
-        """Let the memory go, which ends with the last rank that has it."""
+        """Release the memory, which is freed with the last rank that maps it."""
         if finished:
             self._memories.clear()
             del self._outside

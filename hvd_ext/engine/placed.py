@@ -1,9 +1,9 @@
 """FSDP's tensors in memory that a node's ranks read from each other, with no copy into a window.
 
-FSDP allocates the tensor of a collective just before it, fills it, and drops it soon after. It gets
-one of two places, alternately. At the start of each collective ranks compare where theirs lies;
-unless all have the same place, it goes through OneNode, which takes any memory. So nothing depends
-on when a rank's tensors are freed.
+FSDP allocates the tensor of a collective just before the collective, fills it, and frees it soon
+after. The tensor gets one of two places, alternately. At the start of each collective ranks compare
+the places of their tensors; if they differ, the collective goes through OneNode, which accepts any
+memory. So nothing depends on when a rank's tensors are freed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NOWHERE = -1
 
 
 class Placed(OneNode):
-    """The collectives of one group's ranks, which are all of one node."""
+    """The collectives of one group, whose ranks are all on one node."""
 
     def __init__(
         self, topology: Topology, timeout_s: float, describe: Describe, setting: str
     ) -> None:
-        """As OneNode; there are no places before the first collective."""
+        """See OneNode; there are no places before the first collective."""
         super().__init__(topology, timeout_s, describe, setting)
         self._topology = topology
         self._places: NodeWindow | None = None
@@ -51,19 +51,19 @@ class Placed(OneNode):
         self._read_in = [0, 0]
 
     def take(self, count_bytes: int) -> Array | None:
-        """Memory for the tensor of the next collective.
+        """Return memory for the tensor of the next collective.
 
         Args:
-            count_bytes: of it. Where the places are shorter, the collective makes them longer.
+            count_bytes: its length. If the places are shorter, the collective makes longer ones.
 
         Returns:
-            uint8, whose memory is lent until the array and the views of it are gone; None where
-            the next place is in use or too short.
+            uint8, whose memory is lent until the array and its views are freed; None if the next
+            place is in use or too short.
         """
         self._turn = place = 1 - self._turn
         self._wanted_bytes = max(self._wanted_bytes, count_bytes)
         lent = self._lent[place]
-        # A place is free once its readers have come to a later collective.
+        # A place is free once its readers have reached a later collective.
         free = (lent is None or lent() is None) and self._outside.ticket > self._read_in[place]
         if not free or not 0 < count_bytes <= self._place_bytes:
             return None
@@ -89,7 +89,7 @@ class Placed(OneNode):
     def reduce_scatter(
         self, out: Block, own: Block, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
-        """As `OneNode.reduce_scatter`; `own` may be overwritten."""
+        """See `OneNode.reduce_scatter`; `own` may be overwritten."""
         place = self._agree(own, out.count_bytes, "reduce_scatter")
         if place is None:
             super().reduce_scatter(out, own, dtype, scale, operation)
@@ -112,7 +112,7 @@ class Placed(OneNode):
             self._places.fail(self._place_ticket, FOREVER, why)
 
     def _agree(self, block: Block | None, count_bytes: int, step_name: str) -> int | None:
-        """The place in which every rank has its array; None: some have it elsewhere."""
+        """Return the place in which every rank has its array; None if the places differ."""
         own = _NOWHERE if block is None else self._place_of(block)
         everyones = self._gather_numbers(
             np.array([own, self._wanted_bytes]), count_bytes, step(step_name)
@@ -131,7 +131,7 @@ class Placed(OneNode):
         return place if place in (0, 1) and not rest else _NOWHERE
 
     def _grow(self) -> None:
-        """Make room for the longest tensor that a rank has asked for; collective."""
+        """Make room for the longest tensor that a rank has requested; collective."""
         wanted = align_up(self._wanted_bytes)
         if wanted <= self._place_bytes or not self._can_grow:
             return

@@ -1,10 +1,10 @@
 """A group of several nodes, or of ranks that cannot share memory: over MPI.
 
-MPI does not compare what its ranks call. So each collective begins with an allreduce of a number,
-which takes as long as the shortest message: where ranks are in different collectives, or one has
-failed, all of them know before anything is sent. The number is a digest of the collective times a
-factor of the rank; factors add up to zero, and so do the numbers of ranks that agree. Ranks that
-do not agree add up to zero with a probability of 2^-64.
+MPI does not compare the collectives that its ranks call. So each collective begins with an
+allreduce of one number, which takes as long as the shortest message. If ranks are in different
+collectives, or one has failed, all ranks know it before anything is sent. The number is a digest of
+the collective times a factor of the rank. The factors add up to zero, so the numbers of ranks that
+agree do, too. Numbers of ranks that disagree add up to zero with a probability of 2^-64.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORD = 2**64 - 1
 class SeveralNodes:
     """A Carrier within each node by memory, and between the nodes by messages.
 
-    Where ranks are late, the watchdog ends the job and names them.
+    If ranks are late, the watchdog ends the job and names them.
     """
 
     name = "hierarchical"
@@ -53,11 +53,11 @@ class SeveralNodes:
         """Make the memory and the communicators; collective over the group.
 
         Args:
-            topology: the group's. On one node every rank counts as a node, for what is asked of
-                ranks that cannot share memory.
+            topology: the group's topology. On one node every rank counts as a node, because such
+                ranks cannot share memory.
             timeout_s: how long a call may take before the job ends.
-            describe: words for the number that `expect` takes.
-            setting: of that time, for errors.
+            describe: returns words for the number that `expect` takes.
+            setting: source of that time, for errors.
 
         Raises:
             WindowError: on every rank, if those of some node cannot share memory.
@@ -113,7 +113,7 @@ class SeveralNodes:
             broadcast(self._levels, block.array, root)
 
     def all_to_all(self, outs: Sequence[Block], owns: Sequence[Block]) -> None:
-        # Each length counts once for who gives, and once, negative, for who expects it.
+        # The sender adds each length, and the receiver subtracts the length that it expects.
         given, taken = ([block.count_bytes for block in blocks] for blocks in (owns, outs))
         sent = sum(_digest(self.rank, to, count) for to, count in enumerate(given))
         expected = sum(_digest(giver, self.rank, count) for giver, count in enumerate(taken))
@@ -131,12 +131,12 @@ class SeveralNodes:
             self._meet("barrier", 0)
 
     def refuse(self, why: str) -> None:
-        """Take part in the next comparison with what no other rank has."""
+        """Take part in the next comparison with a number that no other rank has."""
         with self._watchdog.guard():
             self._compare(0, FAILED, why)
 
     def fail(self, why: str) -> None:
-        """The same, not on this thread: other ranks may come late, or never."""
+        """Do the same on another thread, because other ranks may come late, or never."""
         if not self._parted:
             self._parted = True
             threading.Thread(target=self._tell, args=(why,), daemon=True).start()
@@ -146,24 +146,24 @@ class SeveralNodes:
             self.refuse(why)
 
     def _meet(self, step_name: str, count_bytes: int, lengths: int = 0) -> bool:
-        """Begin a step of the collective, to which all ranks have come; as `_compare`."""
+        """Begin a step of the collective once all ranks have reached it; as `_compare`."""
         return self._compare(count_bytes, self._about | step(step_name), lengths=lengths)
 
     def _compare(self, count_bytes: int, about: int, why: str = "", lengths: int = 0) -> bool:
-        """Wait until all ranks have come, for the same collective.
+        """Wait until all ranks have arrived in the same collective.
 
         Args:
-            count_bytes: of it, if all ranks have the same.
-            about: the door's number, with the step.
-            why: this rank failed, if it did.
+            count_bytes: its bytes, if all ranks have the same.
+            about: the interface's number, with the step.
+            why: why this rank failed, if it did.
             lengths: a number; those of all ranks add up to 0 if lengths match.
 
         Returns:
             Whether lengths match, too; the same on every rank.
 
         Raises:
-            MismatchError: on every rank, if they are in different ones.
-            HvdExtError: likewise, if one has failed.
+            MismatchError: on every rank, if they are in different collectives.
+            HvdExtError: on every rank, if one has failed.
         """
         number = _digest(count_bytes, about) * self._factor + lengths
         if self._sum_of(number & _WORD) == 0:
@@ -183,7 +183,7 @@ class SeveralNodes:
         raise differ(words, self._ranks, self._hosts)
 
     def _sum_of(self, number: int) -> int:
-        """The sum of what all ranks have, modulo 2^64; they meet by that."""
+        """Return the sum of all ranks' numbers, modulo 2^64; a collective."""
         from mpi4py import MPI
 
         self._number[0] = number
@@ -196,7 +196,7 @@ class SeveralNodes:
         all_gather(self._levels, rows, own.reshape(-1).view(np.uint8))
 
     def abort(self) -> None:
-        """MPI's calls cannot be ended: the watchdog ends the job, if it comes to that."""
+        """Do nothing: MPI's calls cannot be ended, but the watchdog ends the job if they hang."""
 
     def close(self, finished: bool) -> None:
         self._watchdog.close()

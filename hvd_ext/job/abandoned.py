@@ -1,4 +1,4 @@
-"""The one owner of requests that are given up: MPI may still use their memory.
+"""The one owner of abandoned requests, whose memory MPI may still use.
 
 A receive that is dropped stays posted, and a late message is then written into memory that
 is used for something else. Such requests and their memory are therefore kept until the
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def abandon(requests: Iterable[MPI.Request], *memory: object) -> None:
     """Give up waiting for requests.
 
-    They are not cancelled: a late message must meet its own receive, not a later one's.
+    They are not cancelled, so that a late message matches its own receive and not a later one.
 
     Args:
-        requests: those of pickled objects have their memory in themselves.
-        memory: what the others read or write.
+        requests: the requests; those of pickled objects hold their memory themselves.
+        memory: memory that the other requests read or write.
     """
     kept = ([*requests], memory)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -34,8 +34,8 @@ def abandoned_on_error(requests: Iterable[MPI.Request], *memory: object) -> Iter
     """Abandon requests if the block that waits for them raises, Ctrl-C included.
 
     Args:
-        requests: read when the error comes.
-        memory: as `abandon` takes it.
+        requests: evaluated when the error comes.
+        memory: see `abandon`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The end of arenas: after what they have started, and before MPI's."""
+"""The end of arenas: after the exchanges that they have started, and before MPI's end."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from hvd_ext.job.progress_thread import ProgressThread, join_ending
 
 
 class Closable(Protocol):
-    """An arena, or what else communicates on its own; as of Arena."""
+    """An arena, or another object that communicates by itself; see Arena."""
 
     def close(self) -> None: ...
     def hurry(self, within_s: float) -> bool: ...
 
 
-# What is to be closed still.
+# Objects that are still to be closed.
 _closing: dict[Future[None], Sequence[Closable]] = {}
 
 
 def close_later(progress: ProgressThread, arenas: Sequence[Closable]) -> None:
-    """Close arenas on the thread that reduces them, after whatever was started."""
+    """Close arenas on the thread that reduces them, after the started exchanges."""
 
     def close_arenas() -> None:
         for arena in arenas:
             arena.close()
 
-    # The collector, which may be the caller, waits for nothing.
+    # The garbage collector may be the caller, and must not wait.
     future = progress.close(close_arenas)
     _closing[future] = arenas
     future.add_done_callback(lambda done: _closing.pop(done, None))
 
 
 def wait_until_closed(within_s: float) -> None:
-    """Wait until nothing that was closed uses MPI or a GPU any more.
+    """Wait until closed arenas no longer use MPI or a GPU.
 
-    The threads have ended by then, too. Ranks of other nodes that keep an exchange from its end
-    for longer than `within_s` are named, and the job ends.
+    Their threads have ended by then, too. If ranks of other nodes keep an exchange from ending for
+    longer than `within_s`, the job ends and names them.
     """
     waited_for = []
     for future, arenas in list(_closing.items()):

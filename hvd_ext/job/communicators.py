@@ -1,10 +1,10 @@
-"""hvd_ext's private communicators of a topology: made when needed, lent again, freed together.
+"""hvd_ext's private communicators of a topology: made when needed, reused, freed together.
 
-An MPI library has a bounded number of them (MPICH 2,048), so whoever needs some for a
-while borrows them. Making, lending and freeing are collective and happen in the same
-order on every rank. Giving back is not: it may be left to the garbage collector, which
-runs at its own time on each rank. A communicator is thus lent again only when every rank
-has given it back, and freed only when all ranks have reached `close`.
+The number of communicators of an MPI library is bounded (MPICH: 2,048), so users borrow them for a
+while. Making, lending and freeing are collective and happen in the same order on every rank.
+Returning is not: the garbage collector may do it, at a different time on each rank. A communicator
+is therefore lent again only when every rank has returned it, and freed only when all ranks have
+reached `close`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lease:
     """Communicators that were borrowed.
 
     Attributes:
-        comms: for the borrower alone until they are given back.
+        comms: only the borrower uses them until they are returned.
         uses: how often they were lent, the same number on every rank.
     """
 
@@ -38,7 +38,7 @@ class Lease:
         self.idle = False
 
     def give_back(self) -> None:
-        """Have them lent again; this rank must have no message under way in them."""
+        """Return them for reuse; this rank must have no message in flight in them."""
         self.idle = True
 
 
@@ -50,7 +50,7 @@ class Communicators:
         self._leases: list[Lease] = []
 
     def borrow(self, purpose: str, *parents: MPI.Comm) -> Lease:
-        """Private copies of `parents`; collective over the world.
+        """Borrow private copies of `parents`; collective over the world.
 
         Args:
             purpose: part of their name; the same for the same parents.
@@ -74,7 +74,7 @@ class Communicators:
         return self._leases[-1]
 
     def close(self, timeout_s: float) -> bool:
-        """Free what every rank gave back, if all ranks arrive; collective over the world.
+        """Free the communicators that every rank has returned, if all ranks arrive; collective.
 
         Returns:
             False if ranks did not arrive in time: a peer may still be in any of them, and

@@ -1,8 +1,8 @@
-"""Which ranks have left, announced to those that may be waiting for them.
+"""Announcements of ranks that have left, for ranks that may be waiting for them.
 
-Ranks that come to their end together announce nothing. A rank that waits there for the others
-says after a while that it has left, so that an exchange in which they wait for it fails then,
-and not at the stall limit.
+Ranks that end together announce nothing. A rank that waits for the others at its end announces
+after a while that it has left, so that an exchange in which they wait for it fails then, and not at
+the stall limit.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
 
-# How long a rank waits at its end for the others before it says that it has left.
+# How long a rank waits at its end for the others before it announces that it has left.
 _ANNOUNCE_AFTER_S = 1.0
 _TAG = 24303
-# Of so many watchdogs an announcement says how far the rank has come; of others it says nothing.
+# An announcement has the rank's progress for this number of watchdogs; for others it has none.
 _MOST_WATCHDOGS = 64
 
 _open: WeakSet[Departures] = WeakSet()
 
 
 class Departures:
-    """The ranks of a communicator that have announced that they take part in nothing any more."""
+    """The ranks of a communicator that have announced that they have left."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         """Listen on one tag of `comm`; ranks that MPI did not start announce nothing."""
@@ -47,15 +47,16 @@ class Departures:
             self._listen()
 
     def _listen(self) -> None:
-        # Not by probes: another rank's end may end MPI here at any time, and a probe would crash.
+        # Not by probes: when another rank ends, MPI may end here at any time, and a probe would
+        # crash.
         from mpi4py import MPI
 
         self._said = np.empty(1 + _MOST_WATCHDOGS, np.int64)
         self._request = self._comm.Irecv(self._said, MPI.ANY_SOURCE, _TAG)
-        abandon([self._request], self._said)  # it may be there until MPI's end
+        abandon([self._request], self._said)  # the receive may stay posted until MPI's end
 
     def ranks(self) -> set[int]:
-        """The ranks that have left by now, all of whose earlier messages are here, too."""
+        """Return the ranks that have left by now; their earlier messages have arrived, too."""
         with self._lock:
             while self._request is not None and self._request.Test():
                 self._found[int(self._said[0])] = self._said[1:]
@@ -63,7 +64,7 @@ class Departures:
             return set(self._found)
 
     def add_watchdog(self) -> int:
-        """The number of a new watchdog, the same on every rank; all make them in one order."""
+        """Number a new watchdog, alike on every rank; all ranks make them in one order."""
         self._watchdogs += 1
         return self._watchdogs - 1
 
@@ -73,9 +74,9 @@ class Departures:
             self._entered[watchdog] = exchanges
 
     def before(self, watchdog: int, exchanges: int) -> set[int]:
-        """The ranks that have left before they entered so many.
+        """Return the ranks that left before they entered so many exchanges.
 
-        One that has entered this exchange has done its part of it, or it would not have left.
+        A rank that has entered this exchange has done its part of it, or it would not have left.
         """
         ranks = self.ranks()
         if watchdog >= _MOST_WATCHDOGS:
@@ -83,7 +84,7 @@ class Departures:
         return {rank for rank in ranks if self._found[rank][watchdog] < exchanges}
 
     def announce(self) -> None:
-        """Say to the other ranks that this one has left."""
+        """Report to the other ranks that this one has left."""
         if not self._announced:
             self._announced = True
             own = np.concatenate([[self._comm.rank], self._entered])
@@ -96,7 +97,7 @@ class Departures:
         self.stop_listening()
 
     def stop_listening(self) -> None:
-        """Leave MPI no receive that is under way, as MPICH complains of one at its end."""
+        """Cancel the posted receives, because MPICH reports them as an error at its end."""
         from mpi4py import MPI
 
         with self._lock:
@@ -107,14 +108,14 @@ class Departures:
 
 
 def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[], None]) -> bool:
-    """Wait until this rank has met the others at its end; announce after a while that it is there.
+    """Wait until this rank has met the others at its end; announce after a while that it has left.
 
     Args:
-        met: asks.
+        met: whether they have met.
         within_s: how long to wait for them, more than a second.
-        announce: that it has left.
+        announce: announces that this rank has left.
     """
-    stop_listening()  # this rank waits for nobody's messages any more
+    stop_listening()  # this rank no longer waits for messages
     if until(met, _ANNOUNCE_AFTER_S):
         return True
     announce()
@@ -122,12 +123,12 @@ def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[],
 
 
 def stop_listening() -> None:
-    """As of Departures, for every communicator that is open in this process."""
+    """Stop listening in every communicator that is open in this process."""
     for departures in list(_open):
         departures.stop_listening()
 
 
 def announce_all() -> None:
-    """Say so to the ranks of every communicator that is open in this process."""
+    """Announce it to the ranks of every communicator that is open in this process."""
     for departures in list(_open):
         departures.announce()

@@ -1,4 +1,4 @@
-"""The end of a program; if it failed its job ends too, as other ranks would wait for it."""
+"""The end of a program; if it fails, its job ends, because other ranks would wait for it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 from hvd_ext.job.abandoned import abandon
 from hvd_ext.job.departures import announce_all, met_in_time, stop_listening
 
-# How long the end waits for what was started, and for ranks that come to it later.
+# How long the end waits for started exchanges, and for ranks that reach it later.
 LATE_AFTER_S = 5.0
 _at_exit: dict[Callable[[bool], object], Callable[[], None]] = {}
 
 
 def at_exit(end: Callable[[bool], object]) -> None:
-    """Have `end` called at the program's end, the latest first, and before MPI ends.
+    """Call `end` at the program's end, the latest one first, and before MPI ends.
 
-    A forked child does not call it: it has nothing that uses MPI.
+    A forked child does not call it, because it does not use MPI.
 
     Args:
         end: takes whether an exception ends the program.
@@ -31,31 +31,32 @@ def at_exit(end: Callable[[bool], object]) -> None:
         if os.getpid() == pid:
             end(_error() is not None)
 
-    # mpi4py has registered MPI's end with the interpreter itself, and Horovod its own earlier.
+    # mpi4py has registered MPI's end with the interpreter, and Horovod has registered its end
+    # earlier.
     _at_exit[end] = atexit.register(run)
 
 
 @functools.cache
 def listen_until_the_end() -> None:
-    """Have no rank listen for departures when MPI ends. A failed one leaves MPI alone."""
+    """Stop listening for departures before MPI ends. A failed rank does not touch MPI."""
     at_exit(lambda failed: None if failed else stop_listening())
 
 
 def not_at_exit(end: Callable[[bool], object]) -> None:
-    """Have `end` not be called."""
+    """Withdraw `end`."""
     if run := _at_exit.pop(end, None):
         atexit.unregister(run)
 
 
 def _error() -> BaseException | None:
-    """The exception that ends the program; an interactive session outlives one."""
+    """Return the exception that ends the program; an interactive session survives exceptions."""
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 
 def meet_or_end_job() -> None:
-    """Wait for all ranks at the program's end; after an error, end those that do not come.
+    """Wait for all ranks at the program's end; after an error, end those that do not arrive.
 
-    MPI's own end would wait for them, and they for this rank.
+    MPI's own end would wait for them, and they would wait for this rank.
     """
     error = _error()
     if _all_met(LATE_AFTER_S) or error is None:
@@ -66,7 +67,7 @@ def meet_or_end_job() -> None:
 
 
 def abort(code: int) -> NoReturn:
-    """End every rank of the job at once; without MPI this one, whose launcher ends the others."""
+    """End every rank of the job at once; without MPI only this one, and its launcher the others."""
     mpi = _mpi()
     if mpi is not None:
         mpi.COMM_WORLD.Abort(code)
@@ -74,7 +75,7 @@ def abort(code: int) -> NoReturn:
 
 
 def _mpi() -> Any:
-    """mpi4py's MPI, if this process uses it: importing it would start it."""
+    """Return mpi4py's MPI if this process uses it; importing it would start it."""
     return sys.modules.get("mpi4py.MPI")
 
 

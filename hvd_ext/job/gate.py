@@ -1,4 +1,4 @@
-"""An event that happens once, for what is made by the thousand."""
+"""An event that happens once, for objects that are made by the thousand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class Gate:
-    """As threading.Event, without `clear`. To make one takes a tenth of the time."""
+    """Like threading.Event, without `clear`; making one takes a tenth of the time."""
 
     __slots__ = ("_is_open", "_lock")
 
@@ -17,10 +17,10 @@ class Gate:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Let all pass who wait, and who will."""
+        """Let all present and later waiters pass."""
         if not self._is_open:
             self._is_open = True
-            with suppress(RuntimeError):  # another thread has, at the same time
+            with suppress(RuntimeError):  # another thread has set it at the same time
                 self._lock.release()
 
     def is_set(self) -> bool:
@@ -28,10 +28,10 @@ class Gate:
         return self._is_open
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Wait until it is set; False where that takes longer than the limit."""
+        """Wait until it is set; returns False if that takes longer than the limit."""
         if self._is_open:
             return True
         passed = self._lock.acquire(timeout=-1 if limit_s is None else max(0.0, limit_s))
         if passed:
-            self._lock.release()  # for the next one who waits
+            self._lock.release()  # for the next waiter
         return passed

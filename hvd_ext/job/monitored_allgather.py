@@ -1,13 +1,13 @@
 """An allgather that names the ranks that did not reach it.
 
-MPI's collectives cannot say which ranks they are waiting for. Here rank 0 says that it is there,
-every rank then sends it its payload, and rank 0, which knows who is missing, answers all.
-(torch.distributed.monitored_barrier does the same.)
+MPI's collectives cannot say which ranks they are waiting for. Here rank 0 reports that it has
+arrived, every rank then sends it its payload, and rank 0, which then knows the missing ranks,
+answers all. (torch.distributed.monitored_barrier does the same.)
 
-A round ends alike on every rank, and the rounds after it are in step: in each of them there is one
-message of each kind between rank 0 and each other rank, however the round ends. A rank that gives
-up sends that instead of its payload, and rank 0 also answers those that are late. A receive that
-is given up stays posted, and takes the message that was meant for it.
+A round ends in the same way on every rank, and later rounds stay in step: however a round ends,
+rank 0 and each other rank exchange one message of each kind in it. A rank that gives up sends that
+in place of its payload, and rank 0 also answers late ranks. An abandoned receive stays posted, and
+takes the message that was meant for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 _HERE_TAG = 24300
 _TAG = 24301
 _ANSWER_TAG = 24302
-# Rank 0 is there, and answers once its own time is up.
+# Rank 0 has arrived, and answers when its own time is up.
 _GRACE_S = 10.0
 _ANSWER_BYTES = 1 << 22
 
@@ -52,11 +52,12 @@ def monitored_allgather(
         comm: a communicator; three tags of it are used.
         payload: picklable, at most some KiB.
         timeout_s: how long rank 0 waits for the last rank, and the others for rank 0.
-        occasion: what the ranks are about to do, as it stands in the error.
+        occasion: what the ranks are about to do, for the error.
         hosts: host name of every rank, if known, for the error.
-        ranks: the numbers in the world of the ranks of `comm`, for the error; its own by default.
-        setting: of `timeout_s`, for the error.
-        departures: of `comm`; a rank that has left is not waited for.
+        ranks: the numbers in the world of the ranks of `comm`, for the error; by default those in
+            `comm`.
+        setting: source of `timeout_s`, for the error.
+        departures: departures of `comm`; no rank that has left is waited for.
 
     Raises:
         StallError: on every rank, naming those that did not arrive in time, or have left.
@@ -98,7 +99,7 @@ class _Round(Generic[T]):
                     raise self._stalled([0], 0 in self._left())
                 self._send((None, payload), 0, _TAG)
             except BaseException:
-                # Rank 0, which may be late, must not pass alone.
+                # Rank 0, which may be late, must not pass by itself.
                 self._send((at_fault, None), 0, _TAG)
                 raise
             arrived, received = self._received(answer, self._timeout_s + _GRACE_S)
@@ -134,7 +135,7 @@ class _Round(Generic[T]):
     def _collect(
         self, waiting: dict[int, MPI.Request], payloads: dict[int, T]
     ) -> tuple[list[int], bool]:
-        """Receive payloads; returns who is missing, or was when others gave up, and has left."""
+        """Receive payloads; returns the ranks that are missing, were reported missing, or left."""
         at_fault, ended = set[int](), set[int]()
 
         def over() -> bool:

@@ -1,4 +1,4 @@
-"""A thread that asks what is under way whether it is over."""
+"""A thread that polls unfinished operations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _SHORTEST_S, _LONGEST_S = 0.0001, 0.002
 
 
 class Polled:
-    """Asks until all that was added is over; rests where there is nothing.
+    """Polls until all added operations have ended; sleeps if there are none.
 
-    Python must not be called by a thread of a backend's, which would abort the process if the
-    interpreter has begun to end.
+    A backend's own thread must not call Python: it would abort the process if the interpreter has
+    begun to end.
     """
 
     def __init__(self, name: str) -> None:
         """Prepare.
 
         Args:
-            name: of the thread, which begins with the first that is added.
+            name: name of the thread, which starts with the first operation.
         """
         self._name = name
         self._new = threading.Condition()
@@ -29,7 +29,7 @@ class Polled:
         self._is_closed = False
 
     def add(self, over: Callable[[], bool]) -> None:
-        """Have a thread ask whether something is over; what follows from that, `over` does."""
+        """Let the thread call `over` until it returns True; `over` also does what follows."""
         with self._new:
             self._under_way.append((over, time.monotonic()))
             if self._thread is None:
@@ -38,7 +38,7 @@ class Polled:
             self._new.notify()
 
     def close(self) -> None:
-        """Ask once more, and end the thread."""
+        """Poll once more, and end the thread."""
         with self._new:
             self._is_closed = True
             self._new.notify()
@@ -46,7 +46,7 @@ class Polled:
             self._thread.join()
 
     def _look(self) -> None:
-        # First of all a pause: most of it is waited for by its own callers.
+        # A pause comes first, because the callers themselves wait for most operations.
         pause_s = _SHORTEST_S
         while True:
             time.sleep(pause_s)
@@ -60,7 +60,7 @@ class Polled:
                 return
             with self._new:
                 self._under_way = [*left, *self._under_way]
-            if left:  # a time is known to a twentieth
+            if left:  # times are then accurate to a twentieth
                 waited_s = time.monotonic() - left[-1][1]
                 pause_s = min(max(_SHORTEST_S, waited_s / 20), _LONGEST_S)
             else:

@@ -1,7 +1,7 @@
 """A thread that communicates while another computes.
 
-Work is done in the order in which it is submitted. Most of it is one call that releases
-the GIL, so that the training thread is not held up.
+Work is done in the order in which it is submitted. Most of it is one call that releases the GIL, so
+that the training thread is not delayed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProgressThread:
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Hand over a piece of work; the future raises what it raised.
+        """Submit a piece of work; the future raises its error.
 
         Raises:
             UsageError: the thread was ended.
@@ -45,10 +45,10 @@ class ProgressThread:
         return future
 
     def close(self, last: Work = lambda: None) -> Future[None]:
-        """End the thread after the submitted work, and `last`; to be called once.
+        """End the thread after the submitted work and `last`; to be called once.
 
-        The result is there when nothing runs on the thread any more. Does not block: the
-        garbage collector may call this from any thread.
+        The future is done when the thread runs no more work. This does not block: the garbage
+        collector may call it from any thread.
         """
         self._closed = True
         _ending.add(self._thread)
@@ -58,7 +58,7 @@ class ProgressThread:
         return future
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of a thread that was closed; returns whether it has ended."""
+        """Wait until a closed thread has ended; returns whether it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -67,19 +67,19 @@ class ProgressThread:
             work, future = item
             try:
                 work()
-            except BaseException as error:  # handed to the thread that waits
+            except BaseException as error:  # raised in the thread that waits
                 future.set_exception(error)
             else:
                 future.set_result(None)
-            # Idle, the thread must not keep alive what it last worked on.
+            # While it is idle, the thread must not keep its last work alive.
             del item, work, future
 
 
 def join_ending(within_s: float) -> None:
-    """Wait for the end of all threads that were closed.
+    """Wait until all closed threads have ended.
 
-    One that frees a tensor while the interpreter ends aborts the process: Python ends the thread
-    where it takes the GIL, which is in a destructor of torch that may not be left so.
+    A thread that frees a tensor while the interpreter ends aborts the process: Python ends the
+    thread where it takes the GIL, in a destructor of torch that must not be left like that.
     """
     end_s = time.monotonic() + within_s
     for thread in list(_ending):
@@ -87,6 +87,6 @@ def join_ending(within_s: float) -> None:
 
 
 def wait_for(pending: deque[Future[None]]) -> None:
-    """Wait for all of it, and forget it; raises what the first failing piece raised."""
+    """Wait for all of it, and forget it; raises the error of the first piece that failed."""
     while pending:
         pending.popleft().result()

@@ -1,6 +1,6 @@
-"""Ranks that are late: how long they are waited for, how they are named, how the job ends.
+"""Late ranks: how long to wait for them, their names in errors, and the end of the job.
 
-Every wait of hvd_ext that gives up says so by a StallReport, in the same words.
+Every wait of hvd_ext that gives up reports this by a StallReport, in the same words.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
 log = logging.getLogger("hvd_ext")
 WARN_AFTER_S = 60.0
-# What sets the limit of a wait, unless it is said.
+# The default setting that limits a wait.
 STALL_TIMEOUT = "HVD_EXT_STALL_TIMEOUT_S"
-# Between two slices of a wait Python handles Ctrl-C.
+# A wait has slices, so that Python can handle Ctrl-C between them.
 _SLICE_S = 0.5
 # How long an error may take to end the job on its own: a traceback, the program's own
 # clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
@@ -34,7 +34,7 @@ _timers: list[tuple[threading.Timer, HvdExtError]] = []
 
 
 def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
-    """How a person finds ranks: "rank 3 (node07)", or "ranks 3 (node07), 5 (node08)"."""
+    """Name ranks and their hosts: "rank 3 (node07)", or "ranks 3 (node07), 5 (node08)"."""
     names = ", ".join(f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks)
     return f"{plural(len(ranks), 'rank')} {names}"
 
@@ -44,11 +44,11 @@ class StallReport:
     """Ranks that did not arrive.
 
     Attributes:
-        ranks: of the world; empty if all arrived and the network is stuck.
+        ranks: their numbers in the world; empty if all arrived and the network is stuck.
         occasion: what they did not reach, such as "a gradient exchange".
-        waited_s: how long they were waited for.
-        ended: their processes are gone.
-        setting: of the time that they are waited for.
+        waited_s: how long the wait was.
+        ended: whether their processes are gone.
+        setting: the setting that limits the wait.
     """
 
     ranks: Sequence[int]
@@ -58,7 +58,7 @@ class StallReport:
     setting: str = STALL_TIMEOUT
 
     def sentence(self, hosts: Hosts = ()) -> str:
-        """Say who did not arrive, and what to do.
+        """Name the missing ranks, and say what to do.
 
         Args:
             hosts: host name of every rank, if known.
@@ -94,30 +94,30 @@ class StallMonitor:
         setting: str = STALL_TIMEOUT,
         left: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """Note whom to wait for.
+        """Note the ranks to wait for.
 
         Args:
             hosts: host name of every rank of the world.
             ranks: world ranks of the node's ranks, by local rank.
-            limit_s: how long they are waited for.
-            occasion: what they should reach, as it stands in the error.
-            setting: of the limit, for the error.
-            left: gives the ranks of the world that have left.
+            limit_s: how long to wait for them.
+            occasion: what they should reach, for the error.
+            setting: source of the limit, for the error.
+            left: returns the ranks of the world that have left.
         """
         self._hosts, self._left = hosts, left
         self._setting = setting
         self._of_node = ranks
         self._limit_s = limit_s
         self._occasion = occasion
-        # Called between two slices of a wait: what it raises ends the wait.
+        # Called between two slices of a wait; an error that it raises ends the wait.
         self.check: Callable[[], None] = lambda: None
 
     def __call__(self, wait: Callable[[float], T], about: str = "") -> T:
-        """Call `wait` with a time limit until it ends or the time allowed is over.
+        """Call `wait` with a time limit until it ends or the allowed time is over.
 
         Args:
-            wait: as above.
-            about: what is waited for, where that is more than the occasion.
+            wait: waits for the ranks, for a slice.
+            about: what the wait is for, if that is more than the occasion.
 
         Raises:
             StallError: ranks did not arrive in time, or ended, and the job ends soon; or they
@@ -148,20 +148,20 @@ class StallMonitor:
                     warn_at_s += WARN_AFTER_S
 
     def give_up(self, late: OSError) -> StallError:
-        """Have the job end soon; `late.args[0]` are local ranks, as NodeWindow.late gives them."""
+        """End the job soon; `late.args[0]` are local ranks, as NodeWindow.late returns them."""
         error = self.error(late.args[0], isinstance(late, ProcessLookupError))
         end_job(error)
         return error
 
     def error(self, late: Sequence[int], ended: bool) -> StallError:
-        """The error that names local ranks, which are late or have ended."""
+        """Make the error that names local ranks that are late or have ended."""
         ranks = [self._of_node[rank] for rank in late]
         report = StallReport(ranks, self._occasion, self._limit_s, ended, self._setting)
         return report.error(self._hosts)
 
 
 def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
-    """End every rank of the job after `within_s`, unless this process ended by then."""
+    """End every rank of the job after `within_s`, unless this process has ended by then."""
 
     def abort() -> None:
         print(f"hvd_ext: error: {error}", file=sys.stderr, flush=True)
@@ -176,11 +176,11 @@ def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
 
 
 def ends_after() -> HvdExtError | None:
-    """The error after which the job ends soon, if it does."""
+    """Return the error after which the job ends soon, if there is one."""
     return _timers[0][1] if _timers else None
 
 
 def go_on() -> None:
-    """Withdraw the end of the job that `end_job` has begun: the program has handled the error."""
+    """Withdraw the end of the job that `end_job` has begun, after the error was handled."""
     while _timers:
         _timers.pop()[0].cancel()

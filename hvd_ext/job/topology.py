@@ -38,7 +38,7 @@ class Topology:
         hosts: host name of every rank.
         homogeneous: every node has the same number of ranks.
         ranks: the number of each rank in the whole job, which errors print. It differs from the
-            rank in `world` if `world` is a part of the job.
+            number in `world` if `world` is a part of the job.
         departures: the ranks of `world` that have left.
     """
 
@@ -60,11 +60,11 @@ class Topology:
         object.__setattr__(self, "ranks", self.ranks or tuple(range(self.world.size)))
 
     def borrow(self, purpose: str, *parents: MPI.Comm) -> Lease:
-        """Private copies of some of this topology's communicators; collective over the world."""
+        """Borrow private copies of some of this topology's communicators; collective."""
         return self._communicators.borrow(purpose, *parents)
 
     def keep(self, make: Callable[[Topology], T]) -> T:
-        """The result of `make`, made once for this topology and closed with it.
+        """Return the result of `make`, made once for this topology and closed with it.
 
         Args:
             make: a class or a function whose result has close().
@@ -75,15 +75,15 @@ class Topology:
         return kept
 
     def end_threads(self) -> None:
-        """End what `keep` made; to be called before MPI ends."""
+        """Close the objects that `keep` made; to be called before MPI ends."""
         for resource in self._kept.values():
             resource.close()
         self._kept.clear()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the threads, then free the communicators; collective, for where MPI stays up.
+        """End the threads, then free the communicators; collective, for when MPI continues.
 
-        Where some rank does not arrive within `timeout_s`, they are left to MPI.
+        If a rank does not arrive within `timeout_s`, MPI frees them at its end.
         """
         from mpi4py import MPI
 
@@ -98,7 +98,7 @@ class Topology:
     def allgather(
         self, mine: T, within_s: float, occasion: str, setting: str = STALL_TIMEOUT
     ) -> list[T]:
-        """Gather what every rank gives, in rank order; collective.
+        """Gather a value of every rank, in rank order; collective.
 
         Raises:
             StallError: ranks did not reach this in time, or have left; names them.
@@ -115,7 +115,7 @@ class Topology:
         )
 
     def monitor(self, limit_s: float, occasion: str, setting: str = STALL_TIMEOUT) -> StallMonitor:
-        """Waits for the ranks of this node."""
+        """Make a waiter for the ranks of this node."""
         return StallMonitor(
             *(self.hosts_by_rank, self.node_ranks(), limit_s, occasion, setting),
             left=lambda: {self.ranks[rank] for rank in self.departures.ranks()},
@@ -127,7 +127,7 @@ class Topology:
 
     @property
     def largest_node(self) -> int:
-        """How many ranks it has: the same on every rank, which `node.size` need not be."""
+        """Return the ranks of the largest node: the same on every rank, unlike `node.size`."""
         return self.node.size if self.homogeneous else max(Counter(self.hosts).values())
 
     @property
@@ -136,16 +136,16 @@ class Topology:
         return self.world.size == self.node.size
 
     def name(self, rank: int) -> str:
-        """How a person finds a rank: "rank 3 (node07)"."""
+        """Name a rank and its host: "rank 3 (node07)"."""
         return name_ranks([rank], self.hosts)
 
     @property
     def hosts_by_rank(self) -> dict[int, str]:
-        """Host names by the numbers of `ranks`."""
+        """Return host names by the numbers of `ranks`."""
         return dict(zip(self.ranks, self.hosts, strict=True))
 
     def node_ranks(self) -> list[int]:
-        """The numbers of the node's ranks, as `ranks` has them, by local rank."""
+        """Return the numbers of the node's ranks in `ranks`, by local rank."""
         if self.one_node:
             return list(self.ranks)
         from mpi4py import MPI
@@ -156,11 +156,11 @@ class Topology:
 
 
 def discover(comm: MPI.Comm, timeout_s: float, ranks: tuple[int, ...] = ()) -> Topology:
-    """Find out nodes and ranks; collective over `comm`.
+    """Find the nodes and ranks; collective over `comm`.
 
     Args:
         comm: all ranks.
-        timeout_s: how long they are waited for.
+        timeout_s: how long to wait for them.
         ranks: their numbers in the job; those of `comm` by default.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Waiting for what can only be asked for: ask, and sleep longer each time."""
+"""Waiting by polling, with longer and longer pauses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# Asked so often at once: what is nearly there does not wait for a sleep.
+# Polls without a pause, so that an operation that has almost ended is not delayed by a sleep.
 _LOOKS = 5
 _LEAST_SLEEP_S, _MOST_SLEEP_S = 30e-6, 300e-6
 
@@ -19,12 +19,12 @@ def until(
     looks: int = _LOOKS,
     most_sleep_s: float = _MOST_SLEEP_S,
 ) -> bool:
-    """Ask until it is over; returns whether that was within the limit.
+    """Poll until an operation has ended; returns whether it ended within the limit.
 
     Args:
-        over: asks.
-        limit_s: after which it is asked once more at most.
-        looks: how often it is asked without a pause.
+        over: whether it has ended.
+        limit_s: time limit, after which there is at most one more poll.
+        looks: number of polls without a pause.
         most_sleep_s: the longest pause.
     """
     for _ in range(looks):
@@ -40,7 +40,7 @@ def until(
 
 
 class Request(Protocol):
-    """A request for an object, such as mpi4py's."""
+    """A request that receives an object, such as mpi4py's."""
 
     def test(self) -> tuple[bool, Any]: ...
 

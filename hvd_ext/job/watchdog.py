@@ -1,8 +1,8 @@
 """Ends a job that is stuck between nodes, naming the ranks that did not arrive.
 
-A thread blocked in MPI cannot ask who is missing, so each rank has a second one that
-can: it answers others' questions about how far this rank has come, and asks its own
-once an exchange has lasted too long. Within a node the window's counters show it.
+A thread that is blocked in MPI cannot ask which ranks are missing, so each rank has a second
+thread: it answers other ranks' questions about this rank's progress, and asks its own questions
+when an exchange has lasted too long. Within a node the window's counters show it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEFT_TIMEOUT_S = 2.0
 _ANSWER_WITHIN_S = 5.0
 # For waits within a node, while the watchdog limits the exchange between nodes.
 NO_LIMIT_S = 1e9
-# A question that has been announced is a few bytes.
+# A question that was announced has a few bytes.
 _QUESTION_WITHIN_S = 1.0
 
 
@@ -49,11 +49,11 @@ class Watchdog:
 
         Args:
             topology: nodes and ranks.
-            comm: all ranks; for nothing but watchdogs.
-            round_: how often `comm` was used by watchdogs; their questions may still be there.
+            comm: all ranks; only watchdogs use it.
+            round_: how often watchdogs have used `comm`; their questions may still be there.
             timeout_s: how long an exchange may take.
-            occasion: what it is, as it stands in the error.
-            setting: of the time allowed, for the error.
+            occasion: what the exchange is, for the error.
+            setting: source of the time limit, for the error.
         """
         self._occasion, self._setting = occasion, setting
         self._hosts, self._ranks = topology.hosts_by_rank, topology.ranks
@@ -64,7 +64,7 @@ class Watchdog:
         self._round = round_
         self._entered = 0
         self._since: float | None = None
-        self._answers: list[MPI.Request] = []  # that may still be on their way
+        self._answers: list[MPI.Request] = []  # messages that may still be in flight
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hvd_ext watchdog", daemon=True)
         self._thread.start()
@@ -87,7 +87,7 @@ class Watchdog:
 
     def close(self) -> None:
         self._closing.set()
-        # The collector may call this from any thread.
+        # The garbage collector may call this from any thread.
         if threading.current_thread() is not self._thread:
             self._thread.join()
         abandon(self._answers)
@@ -116,7 +116,7 @@ class Watchdog:
         while question := self._comm.improbe(tag=_ASK_TAG, status=status):
             if _received(question.irecv()) != self._round:
                 continue
-            # A rank that is waiting itself, perhaps in an earlier exchange, is not the culprit.
+            # A rank that waits itself, perhaps in an earlier exchange, is not the cause.
             there = math.inf if self._since is not None else self._entered
             answer = self._comm.isend((self._round, there), dest=status.source, tag=_ANSWER_TAG)
             self._answers.append(answer)
@@ -148,7 +148,7 @@ class Watchdog:
 
 
 def _received(question: MPI.Request) -> object:
-    """A rank's question; None if its message does not arrive, as that rank has ended."""
+    """Receive a rank's question; None if the message does not arrive because the rank has ended."""
     with abandoned_on_error([question]):
         arrived, round_ = message(question, _QUESTION_WITHIN_S)
     if not arrived:

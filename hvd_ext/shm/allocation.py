@@ -1,4 +1,4 @@
-"""Memory for a program's buffers that every rank of a node maps, and where a buffer lies in it."""
+"""Memory for a program's buffers that every rank of a node maps, and the buffers' places in it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Allocation:
     """A region of each rank of a node, as this rank maps them.
 
     Attributes:
-        token: the same on every rank of the node, and of this allocation alone.
-        rank: this one, in the node.
+        token: identifies this allocation; the same on every rank of the node.
+        rank: this rank's number in the node.
         begins: addresses of the regions, in rank order.
         count_bytes: length of this rank's region.
-        peers: keep the other ranks' regions mapped. This rank's is kept by its buffers.
+        peers: keep the other ranks' regions mapped. Buffers keep this rank's region.
     """
 
     token: bytes
@@ -36,25 +36,25 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lies: `offset_bytes` from the beginning of each rank's region."""
+    """The place of a buffer: `offset_bytes` from the beginning of each rank's region."""
 
     allocation: Allocation
     offset_bytes: int
 
     @property
     def begins(self) -> list[int]:
-        """Addresses of the ranks' buffers."""
+        """Return the addresses of the ranks' buffers."""
         return [begin + self.offset_bytes for begin in self.allocation.begins]
 
 
-# By what maps this rank's region, which lives as long as there are buffers in it.
+# Allocations by the mapping of this rank's region, which exists as long as buffers in it do.
 _allocations: weakref.WeakKeyDictionary[mmap.mmap, Allocation] = weakref.WeakKeyDictionary()
 
 
 def allocate(node: MPI.Comm, count_bytes: int) -> memoryview:
-    """This rank's region; collective over `node`.
+    """Allocate this rank's region; collective over `node`.
 
-    A rank's memory is freed when neither a buffer in it nor a peer's buffer or plan is left.
+    A rank's memory is freed with the last buffer in it and the last buffer or plan of a peer.
 
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
@@ -76,7 +76,7 @@ def allocate(node: MPI.Comm, count_bytes: int) -> memoryview:
 
 
 def find(node: MPI.Comm, begin: int, count_bytes: int) -> Place | None:
-    """Where a buffer lies, if it is the same part of an allocation on every rank; collective.
+    """Find a buffer's place, if it is the same part of an allocation on all ranks; collective.
 
     Args:
         node: the ranks.

@@ -11,10 +11,10 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Block(NamedTuple):
-    """Some bytes of memory. To make one takes a tenth of the time of a numpy array.
+    """Some bytes of memory. Making a block takes a tenth of the time of a numpy array.
 
     Attributes:
-        address: where it begins.
+        address: address of the first byte.
         count_bytes: its length.
         owner: keeps the memory.
     """
@@ -25,16 +25,16 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, array: np.ndarray[Any, Any]) -> Block:
-        """The memory of a contiguous array."""
+        """Return the memory of a contiguous array."""
         return cls(array.__array_interface__["data"][0], array.nbytes, array)
 
     def part(self, begin: int, count: int) -> Block:
-        """The `count` bytes from `begin` on."""
+        """Return the `count` bytes from `begin` on."""
         return Block(self.address + begin, count, self.owner)
 
     @property
     def array(self) -> Bytes:
-        """The same memory as an array, which keeps it, too."""
+        """Return the same memory as an array, which keeps it alive, too."""
         memory: Any = (ctypes.c_char * self.count_bytes).from_address(self.address)
         memory.owner = self.owner
         return np.frombuffer(memory, np.uint8)

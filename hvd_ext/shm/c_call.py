@@ -14,7 +14,7 @@ _NO_ARGUMENTS = 0x4  # METH_NOARGS
 
 
 class CCall(functools.partial[int]):
-    """A call that gives the result of a C function, an int.
+    """A call that returns the result of a C function, an int.
 
     ctypes releases the GIL for it.
     """
@@ -23,17 +23,17 @@ class CCall(functools.partial[int]):
     _kept: tuple[object, ...]
 
     def __new__(cls, function: Any, argument: ctypes.Structure, *kept: object) -> CCall:
-        """Take a function, the structure that it gets, and what that points to."""
+        """Keep a function, its argument, and the objects that the argument points to."""
         self = super().__new__(cls, function, ctypes.byref(argument))
         self._argument, self._kept = argument, kept
         return self
 
     def built_in(self, otherwise: Callable[[int], object]) -> Callable[[], None]:
-        """The same without a frame of Python's, which takes as long as the shortest exchange.
+        """Return this call without a Python frame, which takes as long as a short exchange.
 
         Args:
-            otherwise: called with the result where it is not 0; and in place of the function,
-                with 0, where somebody listens to exchanges.
+            otherwise: called with the result if that is not 0; and in place of the function, with
+                0, if anything listens to exchanges.
         """
         function: Any = self.func
         call = _Call(

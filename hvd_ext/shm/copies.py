@@ -11,9 +11,9 @@ def copy_each(into: array[int], sources: array[int], lengths: array[int]) -> Non
     """Copy memory that does not overlap.
 
     Args:
-        into: addresses; an array of type "Q", as the others.
-        sources: addresses, as many.
-        lengths: in bytes, as many.
+        into: addresses; an array of type "Q", like the other two.
+        sources: addresses, of the same count.
+        lengths: as many lengths, in bytes.
     """
     load_library().copy_each(*map(_start, (into, sources, lengths)), len(into))
 
@@ -25,7 +25,7 @@ def digest_each(sources: array[int], lengths: array[int]) -> array[int]:
 
     Args:
         sources: addresses; an array of type "Q".
-        lengths: in bytes, as many; an array of type "Q".
+        lengths: as many lengths in bytes; an array of type "Q".
     """
     digests = array("Q", bytes(8 * len(sources)))
     load_library().digest_each(*map(_start, (sources, lengths)), len(sources), _start(digests))

@@ -1,7 +1,7 @@
 """Flags and numbers in memory that ranks of a node share.
 
-A rank that sees a raised flag, or a number, sees everything written before it; processors do not
-promise that for ordinary writes.
+A rank that sees a raised flag, or a number, also sees everything that was written before it;
+processors do not guarantee that for ordinary writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shared regions in a forked child: it cannot change those of its parent.
+"""Shared regions in a forked child, which cannot change those of its parent.
 
-A child's own copy of the parent's region is mapped in its place: pages that the child writes
-become its own. The regions of other ranks can be read, and no longer be written.
+A private copy of the parent's region is mapped in its place: pages that the child writes become its
+own. The regions of other ranks can be read, and no longer be written.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from collections.abc import Callable
 
 from hvd_ext.shm.libc import MAP_FIXED, address, libc_call
 
-# By what keeps a region mapped: where it begins, how long it is, and its file; -1: read only.
+# Regions by the object that keeps them mapped: begin, length, and file (-1: read only).
 _regions: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-# Regions that others have mapped: whether each still is, and the same.
+# Regions that libraries have mapped: whether each still is, and the same facts.
 _of_others: list[tuple[Callable[[], bool], tuple[int, int, int]]] = []
 
 
 def private(region: memoryview, fd: int) -> None:
-    """Have a child's writes to a region stay the child's.
+    """Keep a child's writes to a region in the child.
 
     Args:
-        region: of regions._map.
-        fd: its file; is closed with the region.
+        region: result of regions._map.
+        fd: its file, closed with the region.
     """
     _note(region, fd)
     weakref.finalize(_owner(region), os.close, fd)
 
 
 def read_only(region: memoryview) -> None:
-    """Have a child not write to a region of regions._map."""
+    """Keep a child from writing to a region of regions._map."""
     _note(region, -1)
 
 
 def private_of_others(begin: int, count_bytes: int, fd: int, is_mapped: Callable[[], bool]) -> None:
-    """Have a child's writes to a region that a library has mapped stay the child's.
+    """Keep a child's writes to a region that a library has mapped in the child.
 
     Args:
         begin: its address.
@@ -74,6 +74,6 @@ def _remap() -> None:
         else:
             access = mmap.PROT_READ | mmap.PROT_WRITE
             libc_call("mmap", begin, count, access, mmap.MAP_PRIVATE | MAP_FIXED, fd, 0)
-    # A child of this child has copies of what this one writes.
+    # A child of this child gets copies of this child's writes.
     _regions.clear()
     _of_others.clear()

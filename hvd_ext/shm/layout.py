@@ -1,4 +1,4 @@
-"""Cache lines: where memory that several ranks write to may be divided. Pure."""
+"""Cache lines, between which memory that several ranks write to may be divided. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def align_up(count_bytes: int) -> int:
 
 
 def shard(count: int, size: int, rank: int, item_bytes: int) -> tuple[int, int]:
-    """The elements [begin, end) of a message that `rank` of `size` reduces.
+    """Return the elements [begin, end) of a message that `rank` of `size` reduces.
 
-    Shards are equal up to one cache line, which no two ranks have in common.
+    Shards differ by at most one cache line, and no two ranks share a line.
     """
     line = LINE_BYTES // item_bytes
     lines = -(-count // line)

@@ -27,5 +27,5 @@ def libc() -> ctypes.CDLL:
 
 
 def address(region: mmap.mmap | memoryview) -> int:
-    """Where a region begins in this process."""
+    """Return the address of a region in this process."""
     return ctypes.addressof(ctypes.c_char.from_buffer(region))

@@ -10,13 +10,13 @@ from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.variables import KERNELS
 
-# The forms of its kernels, in the order of forms.h.
+# The forms of its kernels (scalar, AVX2, ...), in the order of forms.h.
 FORMS = ("scalar", "avx2", "avx512")
 
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """The library, with the form of its kernels that HVD_EXT_KERNELS names.
+    """Load the library, with the form of its kernels that HVD_EXT_KERNELS names.
 
     Raises:
         WindowError: it cannot be loaded.
@@ -57,7 +57,7 @@ def load_library() -> ctypes.CDLL:
 
 
 def use_kernels(library: ctypes.CDLL, form: str | None) -> None:
-    """Have a library use one of FORMS; None leaves the widest that this CPU has.
+    """Make a library use one of FORMS; None leaves the widest that this CPU has.
 
     Raises:
         UsageError: this CPU does not have that form.

@@ -1,4 +1,4 @@
-"""Collectives of a node's ranks, each one call of C, of messages that lie outside their window."""
+"""Collectives of a node's ranks, each one C call, of messages that are outside of their window."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
     from hvd_ext.shm.block import Block
 
-# From here on one copy by the kernel takes less time than two through the window.
+# From this length on, one copy by the kernel takes less time than two through the window.
 ONCE_FROM_BYTES = 32 * KIB
-# A root does not wait for those that copy from the window, until messages leave the caches.
+# Up to this length, messages stay in the caches, and a root does not wait for the ranks that copy
+# from the window.
 BROADCAST_ONCE_FROM_BYTES = 6 * MIB
 _AS_IT_IS = -1
 _TOKEN_BYTES = 16
 
 
 class UnequalError(Exception):
-    """Ranks do not expect what others give them; on all ranks alike."""
+    """Ranks expect other lengths than the other ranks send; raised on all ranks."""
 
 
 class _CPass(ctypes.Structure):
@@ -63,10 +64,10 @@ class _CPass(ctypes.Structure):
 
 
 class Outside:
-    """The collectives, to be prepared one after the other and then run. Memory is by its address.
+    """The collectives: prepare one, then run it. Memory is given by its address.
 
     Attributes:
-        ticket: the last of the window's that is over.
+        ticket: the window's last finished ticket.
     """
 
     def __init__(self, node: MPI.Comm, window: NodeWindow, place_bytes: int) -> None:
@@ -75,7 +76,7 @@ class Outside:
         Args:
             node: the window's ranks.
             window: twice as long as a place.
-            place_bytes: of each of its two places, at least PIECE_BYTES.
+            place_bytes: bytes of each of its two places, at least PIECE_BYTES.
         """
         library = load_library()
         self._window, self.ticket = window, 0
@@ -106,11 +107,11 @@ class Outside:
         """Reduce a message in place.
 
         Args:
-            address: of its memory.
-            count: of elements.
+            address: address of its memory.
+            count: number of elements.
             dtype: a key of DTYPES.
             operation: one of OPERATIONS.
-            scale: what every element of the result is multiplied by.
+            scale: factor of every element of the result.
         """
         exchange, call = self._exchange, self._reduction
         exchange.count, exchange.dtype = count, DTYPE_NUMBERS[dtype]
@@ -121,7 +122,7 @@ class Outside:
         self._prepared = self._reduce
 
     def all_gather(self, own: int, count_bytes: int, rows: Sequence[int]) -> None:
-        """Have each row hold what a rank has in `own`."""
+        """Gather each rank's `own` into a row."""
         size = self._window.size
         self._bytes[0] = count_bytes
         self._bytes[size:] = [count_bytes] * size
@@ -130,7 +131,7 @@ class Outside:
         self._pass_on(1, count_bytes, once_from=ONCE_FROM_BYTES)
 
     def broadcast(self, address: int, count_bytes: int, root: int) -> None:
-        """Have every rank's memory hold what the root's does."""
+        """Copy the root's memory to every rank's."""
         size, is_root = self._window.size, self._window.rank == root
         self._bytes[0] = count_bytes if is_root else 0
         self._bytes[size:] = [0] * size
@@ -144,9 +145,9 @@ class Outside:
         given: Sequence[Block],
         taken: Sequence[Block],
     ) -> None:
-        """Give each rank a message, and take one from each.
+        """Send each rank a message, and receive one from each.
 
-        `run` raises UnequalError, before anything is taken, where their lengths differ.
+        If lengths differ, `run` raises UnequalError before anything is copied.
         """
         self._given[:] = [block.address for block in given]
         self._taken[:] = [block.address for block in taken]
@@ -156,15 +157,15 @@ class Outside:
     def reduce_scatter(
         self, out: int, own: int, count: int, dtype: str, operation: str, scale: float
     ) -> None:
-        """Have `out` hold this rank's row of the reduction of what all have in `own`.
+        """Reduce `own` over all ranks, and write this rank's row to `out`.
 
         Args:
-            out: an address.
-            own: another, of as many rows of `count` elements as there are ranks.
-            count: of elements.
+            out: address of the result.
+            own: address of the message, which has a row of `count` elements for each rank.
+            count: number of elements.
             dtype: a key of DTYPES.
             operation: one of OPERATIONS.
-            scale: what every element of the result is multiplied by.
+            scale: factor of every element of the result.
         """
         size, row_bytes = self._window.size, count * DTYPES[dtype].item_bytes
         self._bytes[:] = [row_bytes] * (2 * size)
@@ -185,18 +186,18 @@ class Outside:
         call = self._pass
         call.everyones = ctypes.addressof(self._everyones) if may_differ else None
         call.cells, call.longest, call.operation = cells, longest, operation
-        # The messages of all ranks are short where they do not differ.
+        # If the lengths do not differ, the messages of all ranks are short.
         is_short = longest < once_from and not may_differ
         call.once_from = once_from if self._can_read_peers and not is_short else 0
         call.at, call.ticket = 0, self.ticket
         self._prepared = self._move
 
     def run(self, timeout_s: float) -> None:
-        """Run what was prepared, or resume it where ranks were late.
+        """Run the prepared collective, or resume it if ranks were late.
 
         Raises:
             TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
-                NodeWindow.reduce; `ticket` is then the one that is not over.
+                NodeWindow.reduce; `ticket` is then the unfinished one.
             UnequalError: as `all_to_all` says.
         """
         run, argument, call = self._prepared
@@ -210,7 +211,7 @@ class Outside:
 
     @property
     def everyones_bytes(self) -> list[list[int]]:
-        """The bytes that each rank gives to each in an all_to_all, and then those it expects."""
+        """Return the bytes that each rank sends to each in an all_to_all, then those it expects."""
         width = len(self._bytes)
         return [self._everyones[at : at + width] for at in range(0, len(self._everyones), width)]
 

@@ -1,9 +1,8 @@
 """The memory behind a window: one region per rank of a node, mapped by all of them.
 
-Regions are anonymous files (memfd_create) that peers open through /proc. They are
-not bounded by /dev/shm and vanish with the last process that has them, however it
-ends. Their pages are huge ones where the kernel allows it: a pass over 64 MiB then takes a
-quarter less time.
+Regions are anonymous files (memfd_create) that peers open through /proc. /dev/shm does not limit
+them, and they vanish with the last process that maps them, however it ends. Their pages are huge if
+the kernel allows it: a pass over 64 MiB then takes a quarter less time.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ T = TypeVar("T")
 CONTROL_BYTES = 128
 TOKEN_BYTES = 16
 _HUGE_PAGE_BYTES = 2**21
-# Linux's numbers, which Python's mmap does not know. MADV_COLLAPSE (Linux 6.1) needs no setting
-# of the machine: it makes huge pages at once, of such as are there.
+# Linux's numbers, which Python's mmap lacks. MADV_COLLAPSE (Linux 6.1) needs no setting of the
+# machine: it makes huge pages at once, from those that are available.
 _MADV_COLLAPSE, _MFD_CLOEXEC = 25, 1
 
 
@@ -41,7 +40,7 @@ class WindowError(HvdExtError):
 
 
 def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
-    """As `on_every_rank_of` the world of a topology; the reason names the host."""
+    """Call `on_every_rank_of` for the world of a topology; the reason names the host."""
 
     def made_here() -> T:
         try:
@@ -72,12 +71,12 @@ def on_every_rank_of(
 
 
 def map_regions(node: MPI.Comm, region_bytes: int, huge: bool = True) -> list[memoryview]:
-    """One region of each rank of the node, in rank order; collective over `node`.
+    """Make one region of each rank of the node, in rank order; collective over `node`.
 
     Args:
         node: the ranks.
-        region_bytes: of this rank's.
-        huge: whether its pages are put together as far as can be, which takes a pass over them.
+        region_bytes: length of this rank's region.
+        huge: whether as many of its pages as possible become huge, which takes a pass over them.
 
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
@@ -89,20 +88,21 @@ def map_regions(node: MPI.Comm, region_bytes: int, huge: bool = True) -> list[me
     try:
         _check_free(wanted, node.rank)
         fd = new_file("hvd_ext")
-        # Pages are taken now: an error here, not a bus error in the middle of a step.
+        # Pages are allocated now, so that too little memory is an error here and not a bus error in
+        # a step.
         os.posix_fallocate(fd, 0, region_bytes)
         if huge:
             _use_huge_pages(fd, region_bytes)
-    except Exception as error:  # whatever it is, every rank hears of it
+    except Exception as error:  # every rank must learn of any error
         failure = f"{region_bytes} bytes of shared memory: {_reason(error)}"
     return map_files(node, fd, region_bytes, failure)
 
 
 def new_file(name: str) -> int:
-    """The descriptor of an anonymous file, empty and closed on exec.
+    """Return the descriptor of an anonymous file, empty and closed on exec.
 
     Raises:
-        WindowError: this system has none.
+        WindowError: this system has no such files.
         OSError: it refuses one.
     """
     if hasattr(os, "memfd_create"):
@@ -124,10 +124,10 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
 
     Args:
         node: the ranks.
-        fd: of `new_file`; is closed, or kept for as long as its region. The 16 bytes at
-            CONTROL_BYTES are written over.
-        file_bytes: how long this rank's file is.
-        failure: why this rank has none.
+        fd: result of `new_file`; closed, or kept as long as its region. The 16 bytes at
+            CONTROL_BYTES are overwritten.
+        file_bytes: length of this rank's file.
+        failure: why this rank has no file.
 
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
@@ -153,7 +153,7 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
                 failure = (
                     f"a peer's memory: {_reason(error)}: start a node's ranks inside one container"
                 )
-        # Also the point up to which every rank has to keep its descriptor open.
+        # Every rank has to keep its descriptor open up to this point.
         failures = [text for text in node.allgather(failure) if text]
         if failures:
             raise WindowError(failures[0])
@@ -166,7 +166,7 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
 
 
 def _free_memory() -> FreeMemory | None:
-    """Free bytes here; None where the system does not say."""
+    """Return the free bytes here; None if the system does not report them."""
     try:
         return free_memory()
     except (OSError, ValueError, StopIteration):
@@ -174,16 +174,16 @@ def _free_memory() -> FreeMemory | None:
 
 
 def _check_free(wanted: Sequence[tuple[int, FreeMemory | None]], rank: int) -> None:
-    """Check that there is memory for what ranks take of the same limit's.
+    """Check that there is memory for all ranks below the same limit.
 
-    The kernel gives no error at a control group's limit: it kills.
+    The kernel reports no error at a control group's limit: it kills processes.
 
     Args:
-        wanted: by each rank, and what was free before any took it.
-        rank: whose memory it is.
+        wanted: bytes that each rank wants, and that were free before.
+        rank: rank of this memory.
 
     Raises:
-        WindowError: there is not.
+        WindowError: there is too little.
     """
     own = wanted[rank][1]
     if own is None:
@@ -214,7 +214,7 @@ def _open_region(pid: int, fd: int, token: bytes, region_bytes: int) -> memoryvi
 
 
 def _use_huge_pages(fd: int, region_bytes: int) -> None:
-    """Put a file's pages together; as many as can be, and none where the kernel refuses."""
+    """Make a file's pages huge: as many as possible, and none if the kernel refuses."""
     whole = region_bytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
     if whole:
         region = _map(fd, region_bytes)
@@ -223,10 +223,10 @@ def _use_huge_pages(fd: int, region_bytes: int) -> None:
 
 
 def _map(fd: int, region_bytes: int) -> memoryview:
-    """A file's memory, at an address at which its huge pages can be mapped as such."""
+    """Map a file at an address at which its huge pages can be mapped as such."""
     reserved = mmap.mmap(-1, region_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
     begin = -address(reserved) % _HUGE_PAGE_BYTES
-    # In the place of the reserved pages, and unmapped with them.
+    # It replaces the reserved pages, and is unmapped with them.
     libc_call(
         "mmap",
         address(reserved) + begin,

@@ -19,10 +19,10 @@ from hvd_ext.units import KIB
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Both in the order of kernels.h's KERNELS.
+# Both are in the order of KERNELS in kernels.h.
 DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
-# Of float32 and float64, on a power of two of ranks, in the window alone.
+# For float32 and float64, on a power of two of ranks, only in the window.
 TREE_SUM = "tree_sum"
 OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
 PIECE_BYTES = 256 << 10
@@ -37,7 +37,7 @@ class CollectivesDifferError(Exception):
 
 
 class PeersFailedError(Exception):
-    """Ranks of the node (in `args[0]`) have said that they will not come."""
+    """Ranks of the node (in `args[0]`) have reported that they will not arrive."""
 
 
 class _CCollective(ctypes.Structure):
@@ -88,7 +88,7 @@ class NodeExchange:
 
     Attributes:
         shard_bytes: the part [begin, end) of the window's data that this rank reduces.
-        piece_bytes: how much of a long message outside the window goes through it at once.
+        piece_bytes: bytes of a long message outside of the window that go through it at once.
     """
 
     plan: CExchange
@@ -100,7 +100,7 @@ class NodeExchange:
 
     @property
     def transfer_s(self) -> float:
-        """How long the last run took to reduce this rank's shard, once all were."""
+        """Return the time that the last run took to reduce this rank's shard."""
         return float(self.plan.transfer_s)
 
 
@@ -108,11 +108,11 @@ class NodeWindow:
     """One region per rank of a node, mapped by all of them.
 
     Attributes:
-        rank, size: among the node's.
-        address: of what C knows of it.
+        rank, size: number among the node's ranks, and their number.
+        address: address of its C structure.
         data: this rank's region, `data_bytes` long; none in a window over other memory.
-        collective: the numbers `bytes` and `about` of the collective that the next exchange is
-            part of, which ranks that meet compare. 0, if exchanges were planned together.
+        collective: the numbers `bytes` and `about` of the collective to which the next exchange
+            belongs; ranks compare them when they meet. 0 if exchanges were planned together.
     """
 
     def __init__(self, node: MPI.Comm, data_bytes: int) -> None:
@@ -143,7 +143,7 @@ class NodeWindow:
     def over(cls, node: MPI.Comm, place: Place) -> NodeWindow:
         """A window whose data are buffers in an allocation; collective over `node`.
 
-        Several may be over the same memory. Keep this rank's buffer as long as the window.
+        Several windows may use the same memory. Keep this rank's buffer as long as the window.
 
         Raises:
             WindowError: as the constructor.
@@ -168,12 +168,12 @@ class NodeWindow:
         """Plan the exchange of `count` elements at the same place of every rank's data.
 
         Args:
-            offset_bytes: into the data.
-            count: of elements.
+            offset_bytes: offset in the data.
+            count: number of elements.
             dtype: a key of DTYPES.
-            scale: what every element of the sum is multiplied by.
-            local: False if the reduced shard is taken between nodes before it goes
-                back to the node's ranks.
+            scale: factor of every element of the sum.
+            local: False if the reduced shard is exchanged between nodes before it goes to the
+                node's ranks.
             operation: one of OPERATIONS, or TREE_SUM.
             part: the elements [begin, end) that this rank reduces; by default its shard.
         """
@@ -191,7 +191,7 @@ class NodeWindow:
         return NodeExchange(c, (offset_bytes + begin * item, offset_bytes + end * item))
 
     def peer(self, rank: int) -> memoryview:
-        """The data of a rank of the node, as `data` is this rank's."""
+        """Return the data of a rank of the node; `data` is that of this rank."""
         return self._regions[rank][_HEADER_BYTES:]
 
     def ready(self, ticket: int) -> None:
@@ -202,15 +202,15 @@ class NodeWindow:
         """Reduce this rank's shard of an exchange once all ranks are ready.
 
         Returns:
-            True if all ranks have it now, False if it is to be taken between nodes and
-            then published.
+            True if all ranks have it now, False if it must be exchanged between nodes and then
+            published.
 
         Raises:
-            TimeoutError: local ranks (in `args[0]`) were not ready in time, or when a
-                signal came; calling again waits on.
-            ProcessLookupError: local ranks (in `args[0]`) ended before they were.
+            TimeoutError: local ranks (in `args[0]`) were not ready in time, or before a signal;
+                call again to continue waiting.
+            ProcessLookupError: local ranks (in `args[0]`) ended before they were ready.
             CollectivesDifferError: ranks are not in the same collective.
-            PeersFailedError: local ranks have failed before they were.
+            PeersFailedError: local ranks failed before they were ready.
         """
         code = self._library.window_reduce(self.address, exchange.address, ticket, timeout_s)
         if code in (OVER, _REDUCED):
@@ -218,7 +218,7 @@ class NodeWindow:
         raise self.late(code)
 
     def meet(self, ticket: int, timeout_s: float) -> None:
-        """Be ready with `ticket`, and wait until all ranks are.
+        """Report that this rank is ready with `ticket`, and wait until all ranks are.
 
         Raises:
             TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as `reduce`.
@@ -228,7 +228,7 @@ class NodeWindow:
             raise self.late(code)
 
     def publish(self, exchange: NodeExchange) -> None:
-        """Give the node's ranks this rank's shard; may be called by several threads."""
+        """Write this rank's shard to the node's ranks; several threads may call it."""
         self._library.window_publish(self.address, exchange.address)
 
     def done(self, ticket: int) -> None:
@@ -246,7 +246,7 @@ class NodeWindow:
             raise self.late(code)
 
     def collective_of(self, rank: int, ticket: int) -> tuple[int, int]:
-        """The `bytes` and `about` of the collective in which a local rank has met the others."""
+        """Return the `bytes` and `about` of the collective in which a local rank met the others."""
         found = _CCollective()
         self._library.window_collective_of(self.address, rank, ticket, ctypes.byref(found))
         return found.bytes, found.about
@@ -256,13 +256,13 @@ class NodeWindow:
         self._library.window_fail(self.address, first, last, why.encode()[: _WHY_BYTES - 1])
 
     def why(self, rank: int) -> str:
-        """Why a local rank has failed."""
+        """Return the reason why a local rank has failed."""
         text = ctypes.create_string_buffer(_WHY_BYTES)
         self._library.window_why(self.address, rank, text)
         return text.value.decode(errors="replace")
 
     def plan_staged(self, dtype: str, count: int, operation: str, scale: float) -> NodeExchange:
-        """Plan the exchange of messages of `count` elements that lie outside the window.
+        """Plan the exchange of messages of `count` elements outside of the window.
 
         It must have room for `staging_bytes`.
         """
@@ -281,24 +281,25 @@ class NodeWindow:
     def repeated(
         self, exchange: NodeExchange, timeout_s: float, buffer_address: int | None = None
     ) -> CCall:
-        """An exchange from end to end, the only one in this window, to be called again and again.
+        """Return a repeatable call of a whole exchange, the only one in this window.
 
         Args:
-            exchange: what `plan` or `plan_staged` made.
-            timeout_s: how long ranks are waited for.
-            buffer_address: of a message outside the window, reduced in place; None: it is
-                in the window.
+            exchange: result of `plan` or `plan_staged`.
+            timeout_s: how long to wait for ranks.
+            buffer_address: address of a message outside of the window, reduced in place; None: it
+                is in the window.
 
         Returns:
-            A call that gives 0 once it is done; any other code means that ranks did not
-            arrive yet, or a signal did. `late` says which ranks, and calling again waits on.
+            A call that returns 0 when it has ended; any other code means that ranks have not
+            arrived yet, or that a signal came. `late` names the ranks; call again to continue
+            waiting.
         """
         piece = exchange.piece_bytes
         call = CExchangeCall(self.address, exchange.address, buffer_address, 0, timeout_s, piece)
         return CCall(self._library.window_call, call, self, exchange)
 
     def late(self, code: int) -> Exception:
-        """The error for the code of an exchange that did not end; local ranks in `args[0]`.
+        """Return the error for the code of an unfinished exchange; local ranks in `args[0]`.
 
         TimeoutError: they were not ready in time. ProcessLookupError: they ended.
         """
@@ -309,7 +310,7 @@ class NodeWindow:
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:
-    """Bytes that a window needs for messages outside it.
+    """Return the bytes that a window needs for messages outside of it.
 
     A short one has two places, used alternately; a long one has a place for a piece.
     """
@@ -318,10 +319,10 @@ def staging_bytes(message_bytes: int, ranks: int) -> int:
 
 
 def short_bytes(ranks: int) -> int:
-    """The longest message outside the window of which every rank combines all parts itself.
+    """Return the longest message outside of the window of which every rank combines all parts.
 
-    That saves one wait for all ranks, and reads all parts on every rank. Two ranks, each with a
-    core, wait for less time than they would read from 1 to 2 KiB on. Four that shared two cores
-    did from 4 KiB on, where a wait changes threads.
+    That saves one wait for all ranks, but every rank reads all parts. With two ranks on two cores,
+    the wait takes less time than the reading from 1 to 2 KiB on. With four ranks on two cores,
+    where a wait switches threads, it does from 4 KiB on.
     """
     return (1 if ranks == 2 else 4) * KIB

@@ -1,6 +1,6 @@
 """Make an ordinary model take samples that are split over ranks.
 
-Its layers are not exchanged: torch's own functions know partitioned tensors. Only hooks
+Its layers are not replaced, because torch's own functions accept partitioned tensors. Only hooks
 are added, so the model, its parameters and its state_dict stay unchanged.
 """
 
@@ -33,22 +33,22 @@ def convert(
     split_filters: Sequence[str] = (),
     allow_gather: bool = True,
 ) -> nn.Module:
-    """Have `model` work on samples that the ranks of `grid` share; changed in place.
+    """Make `model` work on samples that the ranks of `grid` share; it is changed in place.
 
     SpatialTensors as inputs are used directly. A whole tensor `(N, C, *space)`, the same
-    on all ranks of a sample, is scattered first. A layer that ends space (flatten, global
-    pooling) gives an ordinary tensor, the same on all ranks.
+    on all ranks of a sample, is scattered first. A layer whose output has no spatial dims (flatten,
+    global pooling) returns an ordinary tensor, the same on all ranks.
 
     Args:
         model: any module. Parameters, buffers and state_dict keys stay as they are.
         grid: the ranks.
-        gather_before: names of submodules from which on every rank works on the whole;
-            `plan` says where that is faster.
-        split_filters: names of linear layers and convolutions, or of modules that hold such,
-            whose filters the ranks share: each has its rows of the weights alone. This call, and
-            state_dict(), which gathers them, are collectives then.
-        allow_gather: let what merges or cuts split dims (flatten, view) be done on the whole by
-            every rank, with a line that says where; otherwise it is refused.
+        gather_before: names of submodules; from these on, every rank works on the whole. `plan`
+            says where that is faster.
+        split_filters: names of linear layers and convolutions, or of modules that contain some,
+            whose filters the ranks share: each rank has only its rows of the weights. This call is
+            then a collective, and so is state_dict(), which gathers the rows.
+        allow_gather: let every rank do operations that merge or cut split dims (flatten, view) on
+            the whole, with a line that says where; otherwise they are refused.
 
     Returns:
         `model`.
@@ -87,13 +87,13 @@ def convert(
         return found, {key: split(value) for key, value in kwargs.items()}
 
     model.register_forward_pre_hook(scatter_arguments, with_kwargs=True)
-    # An attribute that state_dict and parameters do not see.
+    # An attribute that is not part of state_dict or of the parameters.
     object.__setattr__(model, _MARK, True)
     return model
 
 
 def _name_refusals(module: nn.Module, layer_of: Callable[[], AbstractContextManager[None]]) -> None:
-    """Have what is refused inside the module name it."""
+    """Make refusals inside the module name the module."""
     entered: list[AbstractContextManager[None]] = []
 
     def enter(module: nn.Module, args: Any) -> None:
@@ -105,7 +105,7 @@ def _name_refusals(module: nn.Module, layer_of: Callable[[], AbstractContextMana
         entered.pop().__exit__(None, None, None)
 
     module.register_forward_pre_hook(enter)
-    # Also after an error, or the next model's refusals would bear this name.
+    # Also after an error, or refusals of the next model would have this name.
     module.register_forward_hook(leave, always_call=True)
 
 
@@ -127,10 +127,10 @@ def _gather_arguments(
 
 
 def _whole(value: Any, seen: set[int]) -> Any:
-    """`value` with whole tensors for split ones.
+    """Replace split tensors in `value` by whole ones.
 
-    Lists, dicts and dataclasses are changed in place, and so remain the caller's: the module may
-    write into them, as into a cache.
+    Lists, dicts and dataclasses are changed in place, so they stay the caller's objects: the module
+    may write into them, for example into a cache.
     """
     if isinstance(value, SpatialTensor):
         return gather(value)
@@ -138,7 +138,7 @@ def _whole(value: Any, seen: set[int]) -> Any:
         items = [_whole(item, seen) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
-        # Named tuples have _make.
+        # Named tuples are made by _make.
         return getattr(type(value), "_make", type(value))(items)
     if id(value) in seen:
         return value
@@ -152,6 +152,6 @@ def _whole(value: Any, seen: set[int]) -> Any:
         for field in dataclasses.fields(value):
             item = getattr(value, field.name)
             if (new := _whole(item, seen)) is not item:
-                # Frozen ones too.
+                # Also in frozen dataclasses.
                 object.__setattr__(value, field.name, new)
     return value

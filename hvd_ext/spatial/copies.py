@@ -1,4 +1,4 @@
-"""Copies that stand where torch has views: right until one of the two is changed in place."""
+"""Copies in place of torch's views, which are right until one of the two is changed in place."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 
 class Copies:
-    """The copies that were made of a tensor's cells where torch would have made views.
+    """The copies of a tensor's cells that were made where torch would have made views.
 
-    A change in place of a view changes both tensors; that of a copy changes one. So once a copy
-    was changed, the tensor is refused; and while a copy exists, changing the tensor is refused.
+    An in-place change of a view changes both tensors; an in-place change of a copy changes only
+    one. So once a copy was changed, operations refuse the tensor; and while a copy exists, they
+    refuse to change the tensor.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Copies:
     def add(self, copy: Tensor, cells: Tensor) -> None:
         """Watch `copy`, whose memory is that of `cells`."""
         witness = cells.detach()
-        # Keeps the count of changes, which views of one memory share, and not the memory.
+        # Keeps the count of changes, which views of the same memory share, but not the memory.
         witness.data = cells.new_empty(0)
         self._made.append((weakref.ref(copy), witness, changes(witness)))
 
@@ -39,7 +40,7 @@ class Copies:
             )
 
     def refuse_change(self, function: Any) -> None:
-        """Refuse to change the tensor in place while somebody has a copy."""
+        """Refuse to change the tensor in place while a copy exists."""
         if any(copy() is not None for copy, _, _ in self._made):
             raise UnsupportedError(
                 f"{name_of(function)} changes a split tensor in place that was flattened or viewed "
@@ -48,7 +49,7 @@ class Copies:
 
 
 def countable(whole: Tensor) -> Tensor:
-    """`whole` as a tensor whose changes torch counts, which it does not in inference mode."""
+    """Return `whole` as a tensor whose changes torch counts, also in inference mode."""
     if not whole.is_inference():
         return whole
     with torch.inference_mode(False):

@@ -1,4 +1,4 @@
-"""Process grids: how ranks share one sample, and who has the same part of other samples."""
+"""Process grids: ranks that share one sample, and ranks that own its part of other samples."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class GridShape:
 
     @property
     def axes(self) -> tuple[int, int, int]:
-        """Ranks along depth, height and width."""
+        """Return the ranks along depth, height and width."""
         return (self.depth, self.height, self.width)
 
     @property
     def size(self) -> int:
-        """Ranks that share one sample."""
+        """Return the number of ranks that share one sample."""
         return math.prod(self.axes) * self.channels
 
     @property
     def filters(self) -> int:
-        """Ranks that share the filters of layers: those along `channels`, or else all."""
+        """Return the ranks that share filters: those along `channels`, or all of a sample."""
         return self.channels if self.channels > 1 else self.size
 
     def parts(self, dims: int) -> tuple[int, ...]:
-        """The ranks along the last `dims` dims of a tensor.
+        """Return the ranks along the last `dims` dims of a tensor.
 
         Args:
             dims: number of spatial dims, 1 to 3.
@@ -86,25 +86,25 @@ class ProcessGrid:
     """The ranks of a communicator, arranged over space and samples; collective to make.
 
     Neighboring ranks share a sample: of depth x height x width x channels ranks each, the
-    first ones form sample group 0, and so on. To arrange ranks otherwise, pass a communicator
-    that numbers them otherwise; only its own numbers count.
+    first ones form sample group 0, and so on. To arrange ranks in another order, pass a
+    communicator that numbers them in that order.
 
     Attributes:
         shape: ranks along each axis.
         world: all ranks.
         space: the ranks that have this one's samples between them, row-major.
-        filters: the ranks that share the filters of layers: those along `channels`, which have
-            the same block; if there is but one, those of `space`.
+        filters: the ranks that share the filters of layers: those along `channels`, which have the
+            same block; if `channels` is 1, those of `space`.
         holders: the ranks that have the same filters.
         samples: the ranks that own the same part of other samples.
-        sample_group: which of the groups this rank is in; each group has its own samples.
-        sample_groups: how many there are.
-        overlap: compute the interior while halos are on their way. Off, the same
-            kernels run on the same blocks, but later. On GPUs this is measured for each layer,
-            and off where it does not pay.
-        ways: what was measured on GPUs, by layer and shapes; `explain` prints it.
-        on_halo: called for each layer with a halo: whether the interior is computed beneath it, and
-            whether that was measured; `plan` listens.
+        sample_group: number of this rank's group; each group has its own samples.
+        sample_groups: number of groups.
+        overlap: whether the interior is computed while halos travel. If not, the same kernels run
+            on the same blocks, but later. On GPUs this is measured for each layer, and off where it
+            does not pay.
+        ways: measurements on GPUs, by layer and shapes; `explain` prints them.
+        on_halo: called for each layer with a halo: whether the interior is computed during the
+            exchange, and whether that was measured; `plan` uses it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ProcessGrid:
             height: ranks along the dim before the last.
             width: ranks along the last dim.
             comm: the ranks; by default all of MPI's world.
-            overlap: compute the interior while halos are on their way.
+            overlap: compute the interior while halos travel.
             channels: ranks that share the filters of layers.
 
         Raises:
@@ -153,7 +153,7 @@ class ProcessGrid:
             self.holders = world.group(range(channel, world.size, channels))
 
     def coordinates(self, dims: int) -> tuple[int, ...]:
-        """The place of this rank along the last `dims` dims of a tensor.
+        """Return the place of this rank along the last `dims` dims of a tensor.
 
         Args:
             dims: number of spatial dims, 1 to 3.

@@ -1,4 +1,4 @@
-"""Each rank reads its own block of a sample, and no more."""
+"""Reading only this rank's block of a sample."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Source(Protocol):
         """`(samples, channels, *space)`, or (samples, values) of whole samples."""
 
     def __getitem__(self, index: tuple[slice, ...]) -> Any:
-        """The block of one slice per dimension, each of step 1."""
+        """Return the block of one slice per dimension, each of step 1."""
 
 
 def open_array(path: Path) -> Source:
     """Map a .npy file; only the parts that are sliced are read.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Returns:
         The array, read-only and in the file.
@@ -60,9 +60,9 @@ def read(
 
     Args:
         source: `(samples, channels, *space)`, or (samples, values).
-        grid: whose ranks share each sample.
-        samples: which ones, in the order wanted.
-        dtype: of the result.
+        grid: grid whose ranks share each sample.
+        samples: numbers of the samples, in order.
+        dtype: type of the result.
 
     Returns:
         The samples, partitioned over the grid; an ordinary tensor if they have no space.
@@ -79,8 +79,8 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
 
     Args:
         source: `(samples, channels, *space)`, or (samples, values).
-        grid: whose ranks share the sample.
-        sample: which one.
+        grid: grid whose ranks share the sample.
+        sample: number of the sample.
 
     Returns:
         `(channels, *lengths of the block)`, or (values,); a copy in this machine's byte order.
@@ -93,12 +93,12 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
     inside = (slice(begin, end) for begin, end in _block(source, grid))
     index = (slice(sample, sample + 1), slice(0, source.shape[1]), *inside)
     one = np.asarray(source[index])[0]
-    # torch knows neither read-only memory nor the other byte order.
+    # torch supports neither read-only memory nor the other byte order.
     return one.astype(one.dtype.newbyteorder("="))
 
 
 def block_shape(source: Source, grid: ProcessGrid) -> tuple[int, ...]:
-    """The shape of this rank's block of each sample, `(channels, *lengths of the block)`.
+    """Return the shape of this rank's block of each sample, `(channels, *lengths of the block)`.
 
     Args:
         source: samples, `(N, C, *space)`.
@@ -124,10 +124,10 @@ def assemble(
     """Make a batch of this rank's blocks of some samples.
 
     Args:
-        blocks: of `read_block`, at least one.
-        grid: whose ranks share each sample.
-        extents: of the space of a whole sample; empty: the blocks are whole.
-        dtype: of the result.
+        blocks: results of `read_block`, at least one.
+        grid: grid whose ranks share each sample.
+        extents: extents of the space of a whole sample; empty: the blocks are whole.
+        dtype: type of the result.
 
     Returns:
         The samples, partitioned over the grid; an ordinary tensor if they have no space.

@@ -1,10 +1,10 @@
-"""The partitioned tensor, and the one list of operations that know it.
+"""The partitioned tensor, and the one list of operations that accept it.
 
-It is a torch.Tensor for `isinstance`, has the whole's shape and no memory, so
-nothing can take a shard for the whole by mistake: torch hands every function that is called
-with one to `__torch_function__`, and what is not on the list is refused; what gets past that,
-in C++, ends in `__torch_dispatch__`, which refuses everything. Ordinary modules take it as it
-is: `nn.Conv2d(...)(x)` ends up in `torch.conv2d`, which is on the list.
+For `isinstance` it is a torch.Tensor. It has the shape of the whole and no memory, so nothing can
+use a shard as the whole by mistake: torch passes every function that is called with one to
+`__torch_function__`, which refuses functions that are not on the list. Calls that bypass it, in
+C++, reach `__torch_dispatch__`, which refuses everything. Ordinary modules work unchanged:
+`nn.Conv2d(...)(x)` calls `torch.conv2d`, which is on the list.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The implementation that runs when one of torch's functions meets a SpatialTensor.
+    """The implementation that runs when a function of torch is called with a SpatialTensor.
 
     Attributes:
         run: takes the function's arguments.
-        any_operand: it may be any of them that is split; otherwise the first is.
+        any_operand: whether any operand may be the split one, not only the first.
     """
 
     run: Callable[..., Any]
@@ -49,7 +49,7 @@ OPERATIONS: dict[Any, Operation] = {}
 
 
 def implements(*functions: Any, any_operand: bool = False) -> Callable[[F], F]:
-    """Put functions of torch on the list, with what runs for them."""
+    """Put functions of torch on the list, with their implementation."""
 
     def register(handler: F) -> F:
         for function in functions:
@@ -59,12 +59,12 @@ def implements(*functions: Any, any_operand: bool = False) -> Callable[[F], F]:
     return register
 
 
-# NumPy's names, which torch takes too.
+# NumPy's names, which torch also accepts.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
 class _NoAttribute(UnsupportedError, AttributeError):
-    """The error that hasattr() understands."""
+    """An error that hasattr() recognizes."""
 
 
 class SpatialTensor(NeverParameter, Tensor):
@@ -74,15 +74,15 @@ class SpatialTensor(NeverParameter, Tensor):
     between and next to them. A dim that one rank has whole is not split, wherever it is.
 
     Attributes:
-        local: the shard, an ordinary tensor. Its gradient is this shard's part of the
-            whole gradient.
-        grid: how ranks are arranged.
+        local: the shard, an ordinary tensor. Its gradient is this shard's part of the whole
+            gradient.
+        grid: arrangement of the ranks.
         extents: global extents of the dims of the space.
-        behind: how many dims come after them: 0, but for what was permuted.
+        behind: number of dims after them: 0, except for permuted tensors.
         parts: ranks along each dim of the space; by default the last axes of the grid.
-        place: of this rank among them.
+        place: this rank's place among them.
         box: the block of the whole that this rank owns, as [begin, end) per dim of the space.
-        copies: those of its cells that torch would have returned as views.
+        copies: copies of its cells that torch would have returned as views.
     """
 
     local: Tensor
@@ -106,7 +106,7 @@ class SpatialTensor(NeverParameter, Tensor):
         """Take `local` as the shard that the canonical partition gives this rank.
 
         Raises:
-            UnsupportedError: it has another shape than that.
+            UnsupportedError: it does not have the shape of that shard.
         """
         extents = tuple(extents)
         dims = len(extents)
@@ -129,15 +129,16 @@ class SpatialTensor(NeverParameter, Tensor):
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """Sizes of the dims before the space: (N, C), or (N,) of labels."""
+        """Return the sizes of the dims before the space: (N, C), or (N,) for labels."""
         return tuple(self.local.shape[: self.local.ndim - len(self.extents) - self.behind])
 
     @property
     def trail(self) -> tuple[int, ...]:
-        """Sizes of the dims after the space: (C,) of what was permuted."""
+        """Return the sizes of the dims after the space: (C,) for a permuted tensor."""
         return tuple(self.local.shape[self.local.ndim - self.behind :])
 
-    # torch's own would come by __torch_function__, for much of the time of a small layer.
+    # torch's own property would go through __torch_function__, which takes much of a small layer's
+    # time.
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Global shape."""
@@ -145,7 +146,7 @@ class SpatialTensor(NeverParameter, Tensor):
 
     @property
     def split_dims(self) -> tuple[int, ...]:
-        """The dims of which each rank has a part; the others are whole on every rank."""
+        """Return the dims of which each rank has a part; all others are whole on every rank."""
         first = len(self.lead)
         return tuple(first + at for at, parts in enumerate(self.parts) if parts > 1)
 
@@ -179,7 +180,7 @@ class SpatialTensor(NeverParameter, Tensor):
         raise UnsupportedError("nn.Parameter of a split tensor: parameters are whole on every rank")
 
     def size(self, dim: int | None = None) -> Any:
-        """The global shape, or one dim of it.
+        """Return the global shape, or one dim of it.
 
         Args:
             dim: number of the dim; None for the whole shape.
@@ -187,15 +188,15 @@ class SpatialTensor(NeverParameter, Tensor):
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        """The number of dims."""
+        """Return the number of dims."""
         return self.ndim
 
     def like(self, local: Tensor, behind: int | None = None) -> SpatialTensor:
-        """A tensor split alike, of which `local` is this rank's shard.
+        """Return a tensor split alike, of which `local` is this rank's shard.
 
         Args:
-            local: with the same dims in its space; those that are not split, of any size.
-            behind: how many dims of it come after them, if not as many as here.
+            local: shard with the same dims in its space; unsplit dims may have any size.
+            behind: number of its dims after the space, if it differs.
         """
         behind = self.behind if behind is None else behind
         extents = self.extents
@@ -206,7 +207,7 @@ class SpatialTensor(NeverParameter, Tensor):
         return self.same_memory(SpatialTensor(local, self.grid, extents, behind, self.parts))
 
     def same_memory(self, made: SpatialTensor) -> SpatialTensor:
-        """Have a tensor that was made of this one share its copies, if its shard is a view.
+        """Let a tensor that was made from this one share its copies, if its shard is a view.
 
         Args:
             made: the tensor.
@@ -219,7 +220,7 @@ class SpatialTensor(NeverParameter, Tensor):
         return made
 
     def gather(self, *arguments: Any, **options: Any) -> Tensor:
-        """The whole tensor, replicated; see `hvd_ext.spatial.gather`.
+        """Return the whole tensor, replicated; see `hvd_ext.spatial.gather`.
 
         Args:
             arguments: none; torch's own `gather` raises an error.
@@ -238,7 +239,7 @@ class SpatialTensor(NeverParameter, Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operation on the list, or refuse the function."""
+        """Run the operation that is on the list, or refuse the function."""
         operation = OPERATIONS.get(function)
         if operation is None:
             refuse(function)
@@ -266,7 +267,7 @@ class SpatialTensor(NeverParameter, Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
-        """Refuse what was called past `__torch_function__`: there is no memory to do it with."""
+        """Refuse calls that bypass `__torch_function__`, because there is no memory to work on."""
         refuse(function)
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -285,10 +286,10 @@ class SpatialTensor(NeverParameter, Tensor):
 
 
 def refuse(function: Any) -> NoReturn:
-    """Raise that a function of torch is not on the list.
+    """Raise the error for a function of torch that is not on the list.
 
     Raises:
-        UnsupportedError: always; an AttributeError too where the function gets an attribute.
+        UnsupportedError: always; also an AttributeError if the function reads an attribute.
     """
     name = name_of(function)
     if name.endswith(".__get__"):
@@ -302,7 +303,7 @@ def refuse(function: Any) -> NoReturn:
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among arguments, and in lists among them."""
+    """Return the tensors in arguments, and in lists among them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -311,10 +312,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _refuse_within_function(function: Any, tensors: Sequence[Tensor]) -> None:
-    """Refuse what is done within a torch.autograd.Function, which sees whole tensors alone.
+    """Refuse operations within a torch.autograd.Function, which works only on whole tensors.
 
-    Its forward runs without gradients, and its backward would not be called. A reentrant
-    checkpoint is one. If a forward returns its input, torch views it as itself.
+    Its forward runs without gradients, and its backward would not be called. A reentrant checkpoint
+    is such a function. If a forward returns its input, torch calls view_as on it.
     """
     as_itself = function is Tensor.view_as and tensors[0] is tensors[-1]
     if as_itself or within_function():
@@ -329,15 +330,15 @@ def _refuse_within_function(function: Any, tensors: Sequence[Tensor]) -> None:
 def global_shape(
     function: Callable[..., Tensor], shapes: tuple[tuple[int, ...] | None, ...], options: Any
 ) -> tuple[int, ...]:
-    """The output's shape by torch from the global shapes, or its error, the same on all ranks.
+    """Compute torch's output shape from the global shapes; the same, or an error, on all ranks.
 
     Args:
-        function: one of torch's.
-        shapes: of the tensors that it takes first.
+        function: one of torch's functions.
+        shapes: shapes of the tensors that are its first arguments.
         options: the rest of its arguments, in order.
 
     Raises:
-        UnsupportedError: torch would not take them.
+        UnsupportedError: torch would not accept them.
     """
     tensors = [None if shape is None else torch.empty(shape, device="meta") for shape in shapes]
     try:

@@ -1,8 +1,8 @@
-"""The private behavior of torch that split tensors need, a function each.
+"""The private behavior of torch that split tensors need: one function for each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/spatial/test_torch_internals.py fails, and this file is the one to
-fix. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
+fix. The two kernels of `torch.ops.aten` are in the files of the layers that call them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
-# A mode whose __torch_dispatch__ sees each operation; torch documents it without exporting it.
+# A mode whose __torch_dispatch__ gets each operation; torch documents it but does not export it.
 TorchDispatchMode = _python_dispatch.TorchDispatchMode
 
 
 def tensor_without_memory(cls: type[Any], shape: tuple[int, ...], like: Tensor) -> Any:
-    """A tensor of a subclass that reports a shape and holds no memory.
+    """Make a tensor of a subclass that reports a shape and has no memory.
 
     Args:
         cls: a subclass of Tensor.
@@ -31,8 +31,8 @@ def tensor_without_memory(cls: type[Any], shape: tuple[int, ...], like: Tensor) 
         like: gives dtype and device.
 
     Returns:
-        A `cls`. It requires a gradient if a dtype allows that, so that a Function that hands it on
-        meets `__torch_dispatch__`. C++ code that asks for its memory raises.
+        A `cls`. It requires a gradient if its dtype allows that, so that a Function that returns it
+        calls `__torch_dispatch__`. C++ code that reads its memory raises an error.
     """
     made = Tensor._make_wrapper_subclass(
         cls,
@@ -46,23 +46,23 @@ def tensor_without_memory(cls: type[Any], shape: tuple[int, ...], like: Tensor) 
 
 
 def without_torch_function() -> AbstractContextManager[None]:
-    """A context in which torch's functions do not call `__torch_function__` of a subclass."""
+    """Return a context in which torch's functions do not call a subclass's `__torch_function__`."""
     context: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
     return context
 
 
 def is_view(tensor: Tensor) -> bool:
-    """Whether autograd knows the tensor as a view of another one."""
+    """Whether autograd treats the tensor as a view of another one."""
     return tensor._is_view()
 
 
 def changes(tensor: Tensor) -> int:
-    """How often the tensor's memory was changed in place, counted over all its views."""
+    """Return how often the tensor's memory was changed in place, also through views."""
     return tensor._version
 
 
 def storage_id(tensor: Tensor) -> int:
-    """A number for the tensor's storage, on the meta device too.
+    """Return a number of the tensor's storage, also on the meta device.
 
     It is unique among storages that exist at the same time.
     """
@@ -71,12 +71,12 @@ def storage_id(tensor: Tensor) -> int:
 
 
 def overloads(operation: Any) -> Any:
-    """The overloads that an operation of `__torch_dispatch__` belongs to: `aten.mm` of a mm."""
+    """Return the overloads of an operation of `__torch_dispatch__`, such as `aten.mm`."""
     return operation._overloadpacket
 
 
 def become(tensor: Tensor, cls: type[Tensor]) -> None:
-    """Make a tensor an object of another subclass; who has a reference to it sees that."""
+    """Change a tensor's class to another subclass, for all references to it."""
     tensor.__class__ = cls
 
 
@@ -86,17 +86,17 @@ def has_backward_hooks(module: nn.Module) -> bool:
 
 
 def convolve(module: nn.Module, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
-    """The output of a convolution layer with another weight and bias; its padding mode is kept."""
+    """Compute a convolution layer with another weight and bias, but its own padding mode."""
     forward: Any = module._conv_forward
     return forward(x, weight, bias)
 
 
 class NeverParameter:
-    """A base for subclasses of Tensor that `nn.Parameter` must not take."""
+    """A base for subclasses of Tensor that `nn.Parameter` must refuse."""
 
     @property
     def _is_param(self) -> bool:
-        """nn.Parameter reads this attribute, and sets it on a tensor that becomes one."""
+        """Refuse nn.Parameter, which sets this attribute on a tensor that becomes one."""
         return False
 
     @_is_param.setter
@@ -108,7 +108,7 @@ class NeverParameter:
         raise NotImplementedError
 
 
-# By the id of a frame's code object: that object, so that no other one gets its id, and whether it
+# By the id of a frame's code object: the object, so that no other one gets its id, and whether it
 # is the forward of a Function.
 _known: dict[int, tuple[CodeType, bool]] = {}
 
@@ -136,7 +136,7 @@ def _is_forward(code: CodeType) -> bool:
 
 
 def _forwards(function: Any) -> Iterator[CodeType | None]:
-    """Code of the forward of every class that inherits from `function`, without decorators."""
+    """Return the code of forward of every subclass of `function`, without decorators."""
     for one in function.__subclasses__():
         yield getattr(inspect.unwrap(one.forward), "__code__", None)
         yield from _forwards(one)

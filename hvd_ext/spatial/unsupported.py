@@ -1,4 +1,4 @@
-"""Unsupported operations raise the same error on every rank, before anything is sent."""
+"""Errors of unsupported operations: the same on every rank, before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hvd_ext.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Where a model is.
+    """The layer of a model that is running.
 
     Attributes:
-        name: a submodule's, by its path; or what stands for the model itself.
-        is_submodule: whether `gather_before` takes it.
-        allow_gather: whether what cannot be split may be done on the whole.
+        name: path of a submodule, or a name for the model itself.
+        is_submodule: whether `gather_before` accepts the name.
+        allow_gather: whether operations that cannot be split may run on the whole.
     """
 
     name: str = ""
@@ -38,8 +38,8 @@ _current = _Current()
 class UnsupportedError(UsageError):
     """An operation that cannot be done exactly on a partitioned tensor.
 
-    Its sentence is made from global shapes alone, so that all ranks raise it. Where the layer
-    is known, it names it, and a way to continue without changing the model's code.
+    Its sentence depends only on global shapes, so that all ranks raise the same error. If the layer
+    is known, the sentence names it, and a way to continue without changing the model's code.
 
     Args:
         sentence: the operation, the rule that it breaks, and what to do.
@@ -57,13 +57,13 @@ class UnsupportedError(UsageError):
 
 
 def current_layer() -> Layer:
-    """Where this thread is; a Layer without a name outside a converted model."""
+    """Return this thread's running layer; a Layer without a name outside of a converted model."""
     return _current.layer
 
 
 @contextmanager
 def layer(name: str, *, is_submodule: bool = True, allow_gather: bool = True) -> Iterator[None]:
-    """Have what is refused meanwhile, on this thread, say that it was in layer `name`."""
+    """Make refusals within the context, on this thread, name the layer `name`."""
     before, _current.layer = _current.layer, Layer(name, is_submodule, allow_gather)
     try:
         yield
@@ -72,6 +72,6 @@ def layer(name: str, *, is_submodule: bool = True, allow_gather: bool = True) ->
 
 
 def name_of(function: Any) -> str:
-    """The public name of a function of torch."""
+    """Return the public name of a function of torch."""
     name = torch.overrides.resolve_name(function) or getattr(function, "__qualname__", "")
     return str(name or function)

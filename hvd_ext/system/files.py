@@ -18,11 +18,10 @@ from hvd_ext.errors import HvdExtError, UsageError
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which replaces `path` if the block succeeds.
 
-    A symbolic link stays one; what is not a regular file (a pipe, a device) is written
-    in place.
+    A symbolic link stays one; a file that is not regular (a pipe, a device) is written in place.
 
     Raises:
-        HvdExtError: it cannot be written; `path` is as it was before.
+        HvdExtError: it cannot be written; `path` is then unchanged.
     """
     in_place = path.exists() and not path.is_file()
     target = path if in_place else Path(os.path.realpath(path))
@@ -45,28 +44,28 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def _draft(target: Path) -> tuple[Path, int]:
-    """A new file next to `target` that no other writer has, and a descriptor that locks it.
+    """Make a new file next to `target`, and a descriptor that locks it.
 
-    Its suffix stays, because some writers choose the format by it.
+    Its suffix is that of `target`, because some writers choose the format by it.
     """
     _remove_abandoned(target.parent)
     while True:
         draft = target.with_name(f".{target.stem[:100]}.{secrets.token_hex(8)}.part{target.suffix}")
-        # With O_EXCL, neither a file nor a link that is already there is opened.
+        # With O_EXCL, an existing file or link is not opened.
         lock = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return draft, lock
-        os.close(lock)  # another process took it for abandoned before it was locked
+        os.close(lock)  # another process removed it as abandoned before it was locked
 
 
-@functools.cache  # once for each folder: a listing for each file takes long where they are many
+@functools.cache  # once for each folder, because listing it for each file takes long
 def _remove_abandoned(folder: Path) -> None:
-    """Remove drafts that killed processes left in a folder: those that nobody locks."""
+    """Remove drafts that killed processes left in a folder: those that no process locks."""
     for old in folder.glob(f".*.{'[0-9a-f]' * 16}.part*"):
         with contextlib.suppress(OSError):
-            # Neither a link is followed nor a pipe's writer waited for.
+            # This follows no link, and waits for no writer of a pipe.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             lock = os.open(old, flags)
             try:
@@ -83,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
         HvdExtError: it cannot be written.
     """
     with atomic_path(path) as temporary:
-        # A name from a command line may hold bytes that are not text.
+        # A name from a command line may contain bytes that are not text.
         temporary.write_text(text, encoding="utf-8", errors="replace")
 
 
@@ -109,7 +108,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_writable(path: Path) -> Path:
-    """Return `path` if a file can be written there; to be asked before long work, not after.
+    """Return `path` if a file can be written there; to be called before long work.
 
     Raises:
         UsageError: its folder does not exist or cannot be written to, or it is a folder.

@@ -1,12 +1,11 @@
 """Lets malloc keep freed memory for the next step.
 
-A training step frees its activations as backward passes them, and the next step asks for as
-much again. By default glibc returns such memory to the kernel: large blocks are mapped for
-one use, and the top of the heap is trimmed beyond some MiB. Then every step
-takes its pages from the kernel again, which zeroes them first.
+A training step frees its activations during backward, and the next step allocates as much again. By
+default glibc returns such memory to the kernel: large blocks are mapped separately, and the top of
+the heap is trimmed if it has more than some MiB. Every step then gets its pages from the kernel
+again, which zeroes them first.
 
-Memory that is kept does not grow without bound: blocks come from free memory before the heap
-grows.
+Kept memory does not grow without bound, because blocks come from free memory before the heap grows.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from typing import Any
 
 from hvd_ext import variables
 
-# mallopt's numbers (malloc.h) and values: no block is mapped for itself, and the heap is never
-# cut. A higher threshold for mapping would not do: older glibc refuses one above 32 MiB.
+# mallopt's numbers (malloc.h) and values: no block is mapped separately, and the heap is never
+# trimmed. A higher threshold for mapping is not enough: older glibc refuses one above 32 MiB.
 _OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
-# The same for a program that is yet to start; more bytes than any machine has.
+# The same as variables, for a program that will start; the number is more bytes than any machine
+# has.
 VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 
 _WITH_ENTRY, _LINK_MAP = 1, 2  # RTLD_DL_SYMENT, RTLD_DI_LINKMAP
@@ -45,12 +45,12 @@ class _Entry(ctypes.Structure):
         ("name", ctypes.c_uint32),
         ("info", ctypes.c_uint8),
         ("other", ctypes.c_uint8),
-        ("section", ctypes.c_uint16),  # 0: it is defined elsewhere
+        ("section", ctypes.c_uint16),  # 0 if the symbol is defined elsewhere
     ]
 
 
 class _Loaded(ctypes.Structure):
-    """The beginning of what the loader knows of a library: link_map."""
+    """The beginning of the loader's entry for a library: link_map."""
 
 
 _Loaded._fields_ = [
@@ -62,10 +62,10 @@ _Loaded._fields_ = [
 
 
 def keep_freed_memory() -> str:
-    """Have malloc keep what this process frees.
+    """Make malloc keep the memory that this process frees.
 
     Returns:
-        Why malloc is left as it is; "" if memory is kept.
+        The reason why malloc stays unchanged; "" if memory is kept.
 
     Raises:
         UsageError: HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
@@ -83,12 +83,12 @@ def keep_freed_memory() -> str:
 
 
 def return_free_memory() -> None:
-    """Give the kernel what lies free in the heap now: memory of a start that no step needs again.
+    """Return the heap's free memory to the kernel: memory of the start that no step needs again.
 
-    A step that needs some of it takes it back once, and keeps it.
+    A step that needs some of it gets it back once, and keeps it.
 
     Raises:
-        UsageError: as of `keep_freed_memory`.
+        UsageError: as in `keep_freed_memory`.
     """
     libc = ctypes.CDLL(None)
     if not left_alone(os.environ) and hasattr(libc, "malloc_trim"):
@@ -96,7 +96,7 @@ def return_free_memory() -> None:
 
 
 def left_alone(environ: Mapping[str, str]) -> str:
-    """Why an environment wants malloc left as it is; "" if it does not.
+    """Return the reason why an environment leaves malloc unchanged; "" if there is none.
 
     Raises:
         UsageError: HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
@@ -107,7 +107,7 @@ def left_alone(environ: Mapping[str, str]) -> str:
 
 
 def chosen_names(environ: Mapping[str, str]) -> list[str]:
-    """Names of the variables that have glibc's malloc do other than what is done here."""
+    """Return the names of set variables that configure glibc's malloc differently."""
     return [
         name
         for name, value in environ.items()
@@ -118,17 +118,17 @@ def chosen_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _library(libc: ctypes.CDLL, function: str) -> str:
-    """Path of the library whose function the program calls by this name."""
+    """Return the path of the library whose function the program calls by this name."""
     path, defined = _place(libc, libc[function])
     if defined:
         return path
-    # A program that is linked to fixed addresses and uses the function's has one for it in itself,
-    # from which it jumps to the library's: the first that defines it.
+    # A program that is linked to fixed addresses and uses the function's address has an entry for
+    # it in itself, which jumps to that of the first library that defines it.
     for name in _loaded(libc):
         try:
             library = ctypes.CDLL(name, os.RTLD_NOLOAD)
             path, defined = _place(libc, library[function])
-        except (OSError, AttributeError):  # the kernel's has no file; or neither it nor its own
+        except (OSError, AttributeError):  # the kernel's library has no file; or it is unknown
             continue
         if defined and path == name:
             return name
@@ -136,7 +136,7 @@ def _library(libc: ctypes.CDLL, function: str) -> str:
 
 
 def _place(libc: ctypes.CDLL, function: Any) -> tuple[str, bool]:
-    """Path of what a function's address lies in, and whether it is defined there."""
+    """Return the path of the file that contains a function's address, and whether it defines it."""
     found, entry = _Symbol(), ctypes.POINTER(_Entry)()
     address = ctypes.cast(function, ctypes.c_void_p)
     libc.dladdr1(address, ctypes.byref(found), ctypes.byref(entry), _WITH_ENTRY)
@@ -144,9 +144,10 @@ def _place(libc: ctypes.CDLL, function: Any) -> tuple[str, bool]:
 
 
 def _loaded(libc: ctypes.CDLL) -> list[str]:
-    """Paths of the libraries of this process, in the order in which names are looked up.
+    """List the paths of this process's libraries, in the order in which names are looked up.
 
-    Not by dl_iterate_phdr, which holds the loader's lock while its callback waits for Python's.
+    This does not use dl_iterate_phdr, which holds the loader's lock while its callback waits for
+    the GIL.
     """
     paths: list[str] = []
     library = ctypes.POINTER(_Loaded)()

@@ -1,4 +1,4 @@
-"""Facts about MPI libraries: the text that each is recognized by, and names of its variables."""
+"""Facts about MPI libraries: the text that identifies each, and names of its variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 Version = tuple[int, ...]
-# Variables, and values with which a waiting thread leaves its core.
+# Variables, and values with which a waiting thread yields its core.
 YIELD_WHEN_IDLE = ("OMPI_MCA_mpi_yield_when_idle", "1")
 THREAD_YIELD = ("I_MPI_THREAD_YIELD", "2")
 
@@ -16,16 +16,16 @@ class MpiFacts:
     """An MPI library.
 
     Attributes:
-        name: as hvd-launch takes it, such as "openmpi4".
-        title: as a person calls it.
-        in_text: matches its name and version in what MPI_Get_library_version says.
+        name: its name for hvd-launch, such as "openmpi4".
+        title: its name in texts.
+        in_text: matches its name and version in the text of MPI_Get_library_version.
         allreduce: variables that choose its allreduce, as NAME=VALUE, with a value to try.
-        yields: variable and value with which a waiting thread leaves its core; None where it
-            always does.
-        passes_by: the word with which its mpirun passes a variable on; "" where it passes all.
+        yields: variable and value with which a waiting thread yields its core; None if it always
+            does.
+        passes_by: the option with which its mpirun passes a variable on; "" if it passes all.
         launcher_says: words, one of which its launcher's --version prints.
-        simulated_as: whose choices of allreduce algorithms SMPI takes for it, by SMPI's name.
-        file: of hvd_launch/backends, where it has another name.
+        simulated_as: SMPI's name for the allreduce choices that simulate it.
+        file: its file in hvd_launch/backends, if that has another name.
     """
 
     name: str
@@ -40,11 +40,11 @@ class MpiFacts:
 
     @property
     def backend(self) -> str:
-        """The file of hvd_launch/backends that starts its ranks."""
+        """Return the file of hvd_launch/backends that starts its ranks."""
         return self.file or self.name
 
     def version_in(self, text: str) -> Version | None:
-        """The version, if the text is this library's."""
+        """Return the version, if the text is this library's."""
         match = self.in_text.search(text)
         return tuple(int(part) for part in match.groups() if part) if match else None
 
@@ -94,7 +94,7 @@ def _of_mpich(name: str, title: str, pattern: str, launcher_says: tuple[str, ...
     )
 
 
-# Those that are made from another stand before it: both would recognize its words.
+# A library that is derived from another one comes before it, because both would match its words.
 LIBRARIES = {
     one.name: one
     for one in (
@@ -126,11 +126,11 @@ LIBRARIES = {
 
 
 def recognise(text: str) -> MpiFacts | None:
-    """The library that reports this version; None if it is not known."""
+    """Return the library that reports this version; None if it is unknown."""
     return next((one for one in LIBRARIES.values() if one.version_in(text)), None)
 
 
 def started_by(text: str) -> MpiFacts | None:
-    """The library whose launcher's --version prints this; None if it is not known."""
+    """Return the library whose launcher's --version prints this; None if it is unknown."""
     libraries = LIBRARIES.values()
     return next((one for one in libraries if any(w in text for w in one.launcher_says)), None)

@@ -1,4 +1,4 @@
-"""How much memory of a node, or of its control group, a program can still take."""
+"""The memory of a node, or of its control group, that a program can still allocate."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path("/sys/fs/cgroup")
-# Of both versions of control groups: limit, usage, and prefix of the entries of memory.stat.
+# For both versions of control groups: limit, usage, and prefix of the entries of memory.stat.
 _VERSIONS = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
-# File cache: the kernel frees it before a program goes without.
+# File cache, which the kernel frees before an allocation fails.
 _CACHES = ("inactive_file", "active_file")
 
 
@@ -21,7 +21,7 @@ class FreeMemory(NamedTuple):
 
     Attributes:
         free_bytes: the number of bytes.
-        limit: what bounds it, such as "the memory limit of /sys/fs/cgroup/job".
+        limit: name of the limit, such as "the memory limit of /sys/fs/cgroup/job".
     """
 
     free_bytes: int
@@ -29,14 +29,14 @@ class FreeMemory(NamedTuple):
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> FreeMemory:
-    """Memory that a program can still take from this node, or from its control groups."""
+    """Return the memory that a program can still allocate on this node or in its groups."""
     lines = meminfo.read_text().splitlines()
     free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return min([FreeMemory(free, "the memory of this machine"), *_left_in_groups(groups)])
 
 
 def free_bytes(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> int:
-    """As `free_memory`: the number alone."""
+    """Return only the number of bytes of `free_memory`."""
     return free_memory(meminfo, groups).free_bytes
 
 

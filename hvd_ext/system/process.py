@@ -1,4 +1,4 @@
-"""Child processes: they end when they should, and nothing of them is left behind."""
+"""Child processes that end when they should, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 TIMED_OUT = 124  # the code that timeout(1) gives
 _PR_SET_PDEATHSIG = 1
-# What ranks get to print where they are before they are killed.
+# The time for ranks to print their stacks before they are killed.
 _LAST_WORDS_S = 2.0
 _GRACE_S, _LOOK_S = 3.0, 0.05
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when its parent ends, however it ends.
+    """Ask the kernel for a signal to this process when its parent ends, however it ends.
 
     As a `preexec_fn` it is called in the child, just before the program starts.
     """
@@ -29,9 +29,9 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
 
 
 def dying_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
-    """A `preexec_fn` that has the child get a signal when this process ends.
+    """Return a `preexec_fn` by which the child gets a signal when this process ends.
 
-    libc is loaded now: between fork and exec only what is loaded already is safe to use.
+    libc is loaded now, because between fork and exec only loaded code is safe to use.
     """
     _libc()
     return functools.partial(die_with_parent, number)
@@ -45,23 +45,23 @@ def _libc() -> ctypes.CDLL:
 def allow_singleton_mpi() -> None:
     """Let MPI start in a process that no launcher started; to be called before it starts.
 
-    Open MPI would look for its daemon, in vain where that is not on the path it was built
-    with. Other libraries do not know the variable.
+    Open MPI would look for its daemon, and fail if that is not on the path that it was built with.
+    Other libraries ignore the variable.
     """
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
 
 
 def keep_mpi_from_workers() -> None:
-    """Have mpi4py start no MPI in processes that this one starts, such as a data loader's workers.
+    """Keep mpi4py from starting MPI in child processes, such as a data loader's workers.
 
-    By spawn and forkserver they import the program's main module again. A worker whose import
-    starts MPI waits forever, as its rank has started MPI already.
+    With spawn and forkserver they import the program's main module again. A worker whose import
+    starts MPI would hang, because its rank has started MPI already.
     """
     os.environ.setdefault("MPI4PY_RC_INITIALIZE", "0")
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and those that they have; zombies left out."""
+    """Return the processes that a process has started, and their descendants, without zombies."""
     children: dict[int, list[int]] = {}
     for child, parent in _processes():
         children.setdefault(parent, []).append(child)
@@ -75,28 +75,28 @@ def descendants(pid: int) -> list[int]:
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Each process and its parent."""
+    """Return each process and its parent."""
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             try:
                 stat = (path / "stat").read_text(errors="replace")
-            except OSError:  # gone by now
+            except OSError:  # it has ended by now
                 continue
-            # The name, in brackets, may hold anything.
+            # The name, in parentheses, may contain any character.
             state, parent = stat.rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 yield int(path.name), int(parent)
 
 
 def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
-    """End a process that still runs, and all that it has started.
+    """End a process that still runs, and its descendants.
 
-    It gets SIGTERM first: a launcher then ends its ranks, on other hosts too, and tidies
-    /dev/shm. Processes that remain after that are killed.
+    The process gets SIGTERM first: a launcher then ends its ranks, also on other hosts, and cleans
+    up /dev/shm. Processes that remain after that are killed.
     """
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGSTOP)  # it starts nothing more meanwhile
+    process.send_signal(signal.SIGSTOP)  # so that it starts no further processes
     family = [process.pid, *descendants(process.pid)]
     process.terminate()
     process.send_signal(signal.SIGCONT)
@@ -107,7 +107,7 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
 
 
 def end_all(pids: Iterable[int], grace_s: float = _GRACE_S) -> None:
-    """End those processes that still run, by SIGTERM, and after `grace_s` seconds by SIGKILL."""
+    """End the processes that still run by SIGTERM, and after `grace_s` seconds by SIGKILL."""
     wanted = set(pids)
     _send(signal.SIGTERM, _running(wanted))
     end_s = time.monotonic() + grace_s
@@ -141,7 +141,7 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        # A launcher's ranks are in process groups of their own.
+        # A launcher's ranks are in separate process groups.
         end_tree(process)
 
 
@@ -151,10 +151,11 @@ def run_to_end(
     timeout_s: float,
     folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a launcher; both its streams are in `stdout`. Nothing of it outlives this call.
+    """Run a launcher; both its streams are in `stdout`.
 
-    A job that exceeds the time is killed, with exit code TIMED_OUT; Python programs in it
-    first print the line that they are at. An exception here (Ctrl-C) ends the job too.
+    No process of it outlives this call. A job that exceeds the time is killed, with exit code
+    TIMED_OUT; its Python programs first print their current lines. An exception here (Ctrl-C) also
+    ends the job.
     """
     with started(
         command,
@@ -172,7 +173,7 @@ def run_to_end(
 
 
 def _ask_where(process: subprocess.Popen[str]) -> None:
-    """Have the Python programs of a job print their stacks; the launcher passes them on."""
+    """Make the Python programs of a job print their stacks, which the launcher passes on."""
     family = descendants(process.pid)
     for pid in family:
         with contextlib.suppress(OSError):

@@ -2,11 +2,10 @@
 
 Every public name of horovod.torch is here and is Horovod's own, except for
 DistributedOptimizer, which reduces gradients in the arena; broadcast_optimizer_state, which
-knows sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
-Compression, which has more formats; and init, join and shutdown, which also start and end the
-parts that hvd_ext runs.
-plan_allreduce, empty, Slots and slot_seed are new. Where Horovod is not installed,
-hvd_ext.torch.standalone serves its names.
+supports sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
+Compression, which has more formats; and init, join and shutdown, which also start and end the parts
+that hvd_ext runs. plan_allreduce, empty, Slots and slot_seed are new. If Horovod is not installed,
+hvd_ext.torch.standalone provides its names.
 """
 
 from typing import Any
@@ -26,7 +25,7 @@ from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
 from hvd_ext.torch.reproducible.slots import Slots as Slots
 from hvd_ext.torch.reproducible.slots import slot_seed as slot_seed
 
-# What replaces Horovod's own; `python -m hvd_ext` puts it into horovod.torch.
+# Names that replace Horovod's own; `python -m hvd_ext` puts them into horovod.torch.
 OVERRIDES = {
     its.__name__: its
     for its in (
@@ -41,7 +40,7 @@ __all__: list[str] = sorted(
 
 
 def __getattr__(name: str) -> Any:
-    """All else is Horovod's; its modules, too, which are in no list."""
+    """Get all other names, and modules that are in no list, from Horovod."""
     if name.startswith("_") or not hasattr(horovods, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(horovods, name)

@@ -20,9 +20,9 @@ def agree_on_layout(
     asked: Mapping[str, str],
     timeout_s: float,
 ) -> None:
-    """Have all ranks lay out the same parameters in the same kind of memory, or none.
+    """Check that all ranks lay out the same parameters in the same kind of memory.
 
-    They are also asked for the same compression, and whatever else `asked` names.
+    They must also request the same compression, and the same other settings in `asked`.
 
     Raises:
         StallError: ranks did not reach this in time; names them.

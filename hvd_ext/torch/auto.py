@@ -18,14 +18,14 @@ from hvd_ext.units import counted
 
 
 def install() -> None:
-    """Replace what hvd_ext does otherwise in horovod.torch, for this process.
+    """Put hvd_ext's functions into horovod.torch, for this process.
 
     To be called before the script imports it: `from horovod.torch import
     DistributedOptimizer` binds what exists at that moment.
 
     Raises:
-        UsageError: a variable of hvd_ext has no valid value. Every rank finds it here, before MPI
-            starts: the first one to leave later would end MPI under the others.
+        UsageError: a variable of hvd_ext has no valid value. Every rank checks this here, before
+            MPI starts: later, the first rank to end would end MPI while the others use it.
     """
     variables.STALL_TIMEOUT_S.read()
     variables.BUCKET_BYTES.read()
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def _naming_the_other(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `make` so that rank 0 says what serves the process group that it makes."""
+    """Wrap `make` so that rank 0 says which backend serves the process group that it makes."""
 
     @functools.wraps(make)
     def made(*arguments: Any, **named: Any) -> Any:
@@ -58,7 +58,7 @@ def _naming_the_other(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _announcing(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `make` so that rank 0 says that hvd_ext is active: an unchanged script never asks."""
+    """Wrap `make` so that rank 0 says that hvd_ext is active; scripts do not call `explain`."""
 
     @functools.wraps(make)
     def made(*arguments: Any, **named: Any) -> Any:

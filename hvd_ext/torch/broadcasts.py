@@ -17,7 +17,7 @@ from hvd_ext.torch.wrapped import DistributedMixin
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
-    """As Horovod's, but ranks keep the rows of filters that are only theirs.
+    """Broadcast like Horovod, but ranks keep the rows of filters that are only theirs.
 
     Args:
         params: a `state_dict`, or names and tensors.
@@ -41,10 +41,10 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 def broadcast_optimizer_state(
     optimizer: Any, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """As Horovod's, in place; the result of `drain` on the root is broadcast too.
+    """Broadcast like Horovod, in place; the result of `drain` on the root is also broadcast.
 
-    Where the root has no state, all ranks make some by a step with zero gradients, as Horovod
-    does. Where it has, all ranks have that of the same parameters, and no weights change.
+    If the root has no state, all ranks make some by a step with zero gradients, as Horovod does. If
+    it has, all ranks get the state of the same parameters, and no weights change.
 
     Args:
         optimizer: wrapped or not, sharded or not.
@@ -52,8 +52,8 @@ def broadcast_optimizer_state(
         model: as Horovod takes it.
 
     Raises:
-        UsageError: nodes have different weights, in the middle of a round, or gradients that
-            are one step late are under way; ranks have different filters, or other groups.
+        UsageError: nodes have different weights, in the middle of a round, or late gradients are in
+            flight (`sync=`); ranks have different filters, or different groups.
         ValueError: the optimizer is LBFGS, as Horovod has it.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -72,7 +72,8 @@ def broadcast_optimizer_state(
     optimizer.require_drained("broadcast_optimizer_state()")
     drained, optimizer.drained = optimizer.drained, {}
     _broadcast_state(optimizer, root_rank, model)
-    # By the type of what it is given, ranks would name it differently, and wait for ever.
+    # Names that depend on the type of the argument would differ between ranks, which would then
+    # hang.
     optimizer.keep_drained(horovods.broadcast_object(drained, root_rank, name="drained"))
 
 
@@ -94,8 +95,8 @@ def _broadcast_whole_state(optimizer: ShardedMixin, root_rank: int) -> None:
 
 
 def _broadcast_shared(params: Any, root_rank: int) -> None:
-    """As Horovod's, but ranks keep what is their own, and tensors may have any strides."""
-    copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # and what each is a copy of
+    """Broadcast like Horovod, but ranks keep their own rows, and tensors may have any strides."""
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # and the tensor of which each is a copy
 
     def contiguous(p: Any) -> Any:
         if not torch.is_tensor(p) or p.is_contiguous():

@@ -10,11 +10,11 @@ from hvd_ext.torch import horovods
 
 
 class Compression(Named, horovods.Compression):
-    """How gradients travel between nodes; within a node they are summed as they are."""
+    """Formats of gradients between nodes; within a node they are summed uncompressed."""
 
 
 def wanted(compression: Any) -> Format | str:
-    """The format that is asked for, or AUTO; HVD_EXT_COMPRESSION counts where none is.
+    """Return the requested format, or AUTO; HVD_EXT_COMPRESSION is the default.
 
     Raises:
         UsageError: text that names no format.
@@ -32,7 +32,7 @@ def wanted(compression: Any) -> Format | str:
 
 
 def nearest_of_horovods(compression: Any) -> Any:
-    """The nearest that Horovod's own optimizer has."""
+    """Return the nearest format of Horovod's own optimizer."""
     if isinstance(compression, (str, Format)):
         name = compression if isinstance(compression, str) else compression.name
         none = name == NONE.name

@@ -1,4 +1,4 @@
-"""Requests that the arena does not serve, and Horovod's own optimizer does."""
+"""Requests that the arena does not serve, but Horovod's own optimizer does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_ext.torch.request import Request
 
 
 def reason_for_horovods(request: Request) -> str | None:
-    """Why the arena does not serve this, or None if it does."""
+    """Return why the arena does not serve this request, or None if it does."""
     if request.op not in (horovods.Average, horovods.Sum):
         return "the arena reduces by Average and Sum only"
     try:
@@ -31,7 +31,7 @@ def reason_for_horovods(request: Request) -> str | None:
 
 
 def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
-    """Why the arena cannot hold these groups' gradients, or None if it can."""
+    """Return why the arena cannot hold these groups' gradients, or None if it can."""
     parameters = [p for group in groups for p in group["params"]]
     devices = sorted({str(p.device) for p in parameters})
     if len(devices) > 1:
@@ -50,7 +50,7 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
 
 
 def reason_against_job() -> str | None:
-    """Why this job's communication cannot be hvd_ext's, or None if it can."""
+    """Return why hvd_ext cannot communicate in this job, or None if it can."""
     if horovods.size() == 1:
         return None
     if not horovods.mpi_enabled():

@@ -1,8 +1,8 @@
-"""Horovod as it is without hvd_ext, or its interface where Horovod is not installed.
+"""Horovod without hvd_ext's changes, or its interface if Horovod is not installed.
 
 This is the only module that imports Horovod. Its names are bound here when hvd_ext.torch is
 imported, so that they stay Horovod's own after `replace` has put hvd_ext's into Horovod's modules.
-Where Horovod is not installed, `hvd_ext.torch.standalone` has the same names.
+If Horovod is not installed, `hvd_ext.torch.standalone` has the same names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ else:
 def replace(overrides: Mapping[str, Any]) -> None:
     """Put hvd_ext's functions and classes into Horovod's modules, for this process.
 
-    Where Horovod is not installed, `import horovod.torch` finds hvd_ext.torch from now on.
+    If Horovod is not installed, `import horovod.torch` finds hvd_ext.torch from now on.
     """
     if not INSTALLED:
         package: Any = ModuleType("horovod")

@@ -51,15 +51,15 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that its gradients are reduced over all ranks; collective.
 
-    Takes what `horovod.torch.DistributedOptimizer` takes. Gradients are reduced in
-    the arena while backward continues. Where that does not serve what is asked for,
-    Horovod's own optimizer is returned, and rank 0 logs the reason.
+    The arguments are those of `horovod.torch.DistributedOptimizer`, and some more. Gradients are
+    reduced in the arena while backward continues. If the arena cannot serve a request, Horovod's
+    own optimizer is returned, and rank 0 logs the reason.
 
     Args:
         optimizer: its state and parameter groups are shared with the new one.
-        named_parameters: as `model.named_parameters()` gives them; by default parameters are
-            numbered. Names are the same on all ranks.
-        compression: how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
+        named_parameters: result of `model.named_parameters()`; by default parameters are numbered.
+            Names must be the same on all ranks.
+        compression: format of gradients between nodes: Horovod's none or fp16, or bf16, int8,
             powersgd(rank) or auto, as attributes of hvd.Compression or as text. Defaults to
             HVD_EXT_COMPRESSION. Within a node nothing is rounded.
         backward_passes_per_step: how many backward passes fill a gradient.
@@ -68,23 +68,23 @@ def DistributedOptimizer(
             they cannot overflow.
         num_groups: has no effect: gradients are always reduced in buckets.
         groups: has no effect either.
-        sparse_as_dense: makes sparse gradients dense, and exchanges them as those. SparseAdam's
-            step takes them as sparse ones again. Must be the same on all ranks.
+        sparse_as_dense: whether sparse gradients are made dense for the exchange. SparseAdam's step
+            gets them as sparse ones again. Must be the same on all ranks.
         process_set: the ranks that exchange gradients: all by default. Others are served by
             Horovod's own optimizer.
         sharded: whether the ranks of a node share the update: each takes the optimizer's step on
-            the part of the parameters whose gradients it has summed, keeps the state of that part
-            alone, and gives the others the new parameters. Results are the same bits. By default
-            HVD_EXT_SHARDED counts.
-        sync: when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
-            gradients are reduced within a node in every step and nodes exchange weights once in so
-            many; "one_step_late", by which gradients travel behind the next step's backward; or
-            the same as text, such as "diloco:steps=100". By default HVD_EXT_SYNC counts. On one
-            node it is every step.
+            the part of the parameters whose gradients it has summed, keeps only the state of that
+            part, and gives the other ranks the new parameters. Results are bit-identical. Defaults
+            to HVD_EXT_SHARDED.
+        sync: when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), with
+            which gradients are reduced within a node in every step and nodes exchange weights every
+            `steps` steps; "one_step_late", with which gradients travel during the next step's
+            backward; or the same as text, such as "diloco:steps=100". Defaults to HVD_EXT_SYNC. On
+            one node it is always every step.
         reproducible: the number of slots of a step, a power of two that is at least the number of
             ranks, itself a power of two. Each rank takes an equal part of the slots, and calls
-            backward() once for each. Gradients are the mean over the slots (or their sum), the
-            same bits on any number of ranks and nodes. By default HVD_EXT_REPRODUCIBLE counts.
+            backward() once for each. Gradients are the mean over the slots (or their sum), the same
+            bits on any number of ranks and nodes. Defaults to HVD_EXT_REPRODUCIBLE.
 
     Returns:
         An optimizer of a class that derives from the given one's, with the methods of
@@ -94,16 +94,16 @@ def DistributedOptimizer(
         ValueError: as Horovod does, for names that are missing or not unique.
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks have different parameters; names the first.
-        UsageError: `sharded` with an optimizer that looks at whole parameters, or with a request
-            that the arena does not serve; ranks with different filters, and a request other than
-            an average in the arena; `sync` is unknown, or excludes another argument, as
-            `reproducible` may; the optimizer is wrapped already.
+        UsageError: `sharded` with an optimizer that uses whole parameters, or with a request that
+            the arena does not serve; ranks with different filters, and any request but an average
+            in the arena; `sync` is unknown; `sync` or `reproducible` excludes another argument; the
+            optimizer is wrapped already.
     """
     if isinstance(optimizer, DistributedMixin):
         raise UsageError(
             "DistributedOptimizer() of an optimizer that it has wrapped: give it the plain one"
         )
-    # A generator of names must be there for a second reader.
+    # A generator of names could be read only once.
     named = None if named_parameters is None else list(named_parameters)
     request = Request.of(
         optimizer,
@@ -129,7 +129,7 @@ def DistributedOptimizer(
 
 
 def _serve(request: Request, named: Named) -> DistributedMixin | str:
-    """The optimizer over the arena, or why the arena cannot be used; collective."""
+    """Make the optimizer over the arena, or return why the arena cannot be used; collective."""
     optimizer = request.optimizer
     if request.passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
@@ -150,8 +150,8 @@ def _serve(request: Request, named: Named) -> DistributedMixin | str:
     wrapped = (sharded_class if shards else distributed_class)(type(optimizer))
     new = wrapped.__new__(wrapped)
     # State and parameter groups are shared, not copied: an optimizer that was loaded
-    # from a checkpoint keeps what it has. `step` is there on the instance only when a
-    # learning rate schedule has put its counter around it: that one calls the old step.
+    # from a checkpoint keeps what it has. The instance has `step` only if a learning rate schedule
+    # has wrapped it with its counter, which calls the old step.
     new.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     new._attach(
         made.reducer,
@@ -169,7 +169,7 @@ def _serve(request: Request, named: Named) -> DistributedMixin | str:
 
 
 def _horovods(request: Request, named: Named, reason: str) -> torch.optim.Optimizer:
-    """Horovod's own optimizer, where it does what is asked for."""
+    """Return Horovod's own optimizer, if it can serve the request."""
     if error := request.not_served(reason):
         raise error
     if not horovods.INSTALLED:
@@ -200,7 +200,7 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
     """Audit an optimizer; collective.
 
     Raises:
-        UsageError: some rank cannot.
+        UsageError: a rank cannot.
     """
     make = partial(Auditor, pairs, horovods.rank(), horovods.size())
     if reducer is None:

@@ -1,8 +1,8 @@
 """An optimizer's state and options, sent from one rank to all, and written in place.
 
 A schedule that was made before wrapping has the same groups, and a program may hold the same
-tensors: they stay the same objects, as Horovod has it. State keeps the root's dtypes, which need
-not be those of the parameters.
+tensors. So both stay the same objects, as in Horovod. State keeps the root's dtypes, which need not
+be those of the parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import horovods
 
-# By the parameter; what else a class keeps there has keys of its own.
+# State by parameter; a class may have further entries under other keys.
 State = MutableMapping[Any, Any]
 
 
@@ -50,16 +50,16 @@ def broadcast_into(
     root_rank: int,
     broadcast_tensors: Callable[[list[tuple[str, Any]], int], None],
 ) -> None:
-    """Have every rank's state and options be the root's.
+    """Give every rank the root's state and options.
 
     Args:
         groups: the optimizer's param_groups.
-        state: of whole parameters.
+        state: state of whole parameters.
         root_rank: the rank whose state all others get.
         broadcast_tensors: gives every rank the root's tensors, in place.
 
     Raises:
-        UsageError: this rank's optimizer has other groups than the root's.
+        UsageError: the groups of this rank's optimizer differ from the root's.
     """
     parameters = [p for group in groups for p in group["params"]]
     numbers: dict[int, Any] = {id(p): number for number, p in enumerate(parameters)}
@@ -102,14 +102,14 @@ def broadcast_into(
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Stands where a tensor was."""
+    """Takes the place of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_cpu: bool
 
     def place(self, held: Any, parameter: torch.Tensor | None) -> torch.Tensor:
-        """The tensor to write to: the one that this rank has there, if that fits."""
+        """Return the tensor to write to: the one that this rank has there, if it fits."""
         if torch.is_tensor(held) and held.shape == self.shape and held.dtype == self.dtype:
             return held
         if parameter is None:
@@ -121,7 +121,7 @@ class _Tensor:
 
 
 def _take_out(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """A copy of nested dicts and sequences without their tensors, which go into the list."""
+    """Copy nested dicts and sequences without their tensors, which go into the list."""
     if torch.is_tensor(value) and value.layout == torch.strided:
         tensors.append(value.detach())
         return _Tensor(tuple(value.shape), value.dtype, value.device.type == "cpu")
@@ -135,13 +135,13 @@ def _take_out(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _put_back(
     value: Any, held: Any, parameter: torch.Tensor | None, tensors: list[torch.Tensor]
 ) -> Any:
-    """The reverse, with tensors that are to be filled, which go into the list.
+    """Reverse `_take_out`, with tensors that will be filled, which go into the list.
 
     Args:
-        value: the root's, from `_take_out`.
-        held: this rank's own, whose tensors are taken where they fit.
-        parameter: whose state it is.
-        tensors: to be filled.
+        value: the root's value, from `_take_out`.
+        held: this rank's value, whose tensors are used if they fit.
+        parameter: the parameter of this state.
+        tensors: list of the tensors to fill.
     """
     if isinstance(value, _Tensor):
         place = value.place(held, parameter)

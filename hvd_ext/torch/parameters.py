@@ -1,4 +1,4 @@
-"""An optimizer's parameters: their names, and what a layout needs to know of them."""
+"""An optimizer's parameters: their names, and the facts that a layout needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 def pair_names(
     optimizer: torch.optim.Optimizer, named: NamedParameters | None
 ) -> list[tuple[str, torch.nn.Parameter]]:
-    """The optimizer's parameters with their names, in the order of its groups.
+    """Return the optimizer's parameters with their names, in the order of its groups.
 
     Raises:
         ValueError: as Horovod does, for names that are missing or not unique.
@@ -51,7 +51,7 @@ def pair_names(
 
 
 def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
-    """Those whose gradients are exchanged."""
+    """Return the parameters whose gradients are exchanged."""
     return [(name, p) for name, p in pairs if p.requires_grad and not is_own(p)]
 
 
@@ -64,14 +64,15 @@ def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
 
 
 def grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """As autograd promises: the parameter's strides if it is dense, else contiguous."""
+    """Return the strides of autograd's gradients: the parameter's if it is dense."""
     return torch.empty_like(parameter, device="meta").stride()
 
 
 def in_memory_order(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor of a parameter's shape (1-D), in the order of the parameter's.
+    """Return a tensor's elements (1-D) in the memory order of the parameter's gradient.
 
-    A view where the tensor lies in memory as the parameter's gradient does, else a copy.
+    The tensor has the parameter's shape. The result is a view if the tensor has that memory order,
+    otherwise a copy.
     """
     strides = grad_strides(parameter)
     if tensor.stride() != strides:
@@ -80,5 +81,5 @@ def in_memory_order(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tens
 
 
 def placed_as(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """The result of `in_memory_order`, in the parameter's shape again."""
+    """Return the result of `in_memory_order` in the parameter's shape."""
     return flat.as_strided(parameter.shape, grad_strides(parameter))

@@ -22,13 +22,13 @@ def plan_allreduce(
 ) -> PersistentAllreduce:
     """Plan the reduction of `tensor` over all ranks, in place; collective.
 
-    Calling the plan reduces; `start()` and `wait()` do so in the background. Nothing is
+    Calling the plan reduces the tensor; `start()` and `wait()` do so in the background. Nothing is
     negotiated: all ranks make the same plans and call them in the same order.
 
     Args:
         tensor: dense and contiguous.
         op: horovod.torch's Average, Sum, Min, Max or Product.
-        algorithm: by default the one that the table names for its size.
+        algorithm: name of an algorithm; by default the table's for this size.
 
     Returns:
         The plan: call it, or `start()` it and `wait()`.

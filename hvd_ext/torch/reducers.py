@@ -1,4 +1,4 @@
-"""The reducer that serves a request, and what exchanges weights, if that is asked for."""
+"""The reducer that serves a request, and the rounds that exchange weights, if requested."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Made:
     """The reducer of an optimizer, and the rounds in which nodes exchange weights.
 
     Attributes:
-        reducer: of its gradients; None on one rank.
-        rounds: of its weights; None where gradients are exchanged alone.
+        reducer: reducer of its gradients; None on one rank.
+        rounds: rounds of its weights; None if only gradients are exchanged.
     """
 
     reducer: Reduces | None = None
@@ -40,15 +40,15 @@ class Made:
 
 
 def make(request: Request, pairs: NamedParameters, shards: Shards | None) -> Made | str:
-    """Make what serves a request; collective.
+    """Make the parts that serve a request; collective.
 
     Args:
-        request: checked.
+        request: the checked request.
         pairs: names and parameters of the optimizer.
-        shards: of the update, if the ranks of a node share it.
+        shards: this rank's shards of the update, if the ranks of a node share it.
 
     Returns:
-        Or why it cannot be served, the same on every rank.
+        The parts, or why the request cannot be served; the same on every rank.
     """
     device = pairs[0][1].device if pairs else torch.device("cpu")
     if device.type != "cpu" and request.format == AUTO:

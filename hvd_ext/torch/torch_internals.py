@@ -1,7 +1,7 @@
-"""The private behavior of torch that the optimizer needs, a function or class each.
+"""The private behavior of torch that the optimizer needs: one function or class for each.
 
-No other file of hvd_ext.torch uses a private name of torch; those of Horovod stand in horovods.py.
-When a release of torch changes one of these, its test fails, in
+No other file of hvd_ext.torch uses a private name of torch; those of Horovod are used in
+horovods.py. When a release of torch changes one of these, its test fails, in
 tests/single/optimizer/test_torch_internals.py, and this file is the one to fix.
 """
 
@@ -18,8 +18,8 @@ import torch
 
 _Step = TypeVar("_Step", bound=Callable[..., Any])
 
-# How often a tensor's memory was changed in place, counted over all its views. A C function: it is
-# called twice for each parameter in each step.
+# Returns how often a tensor's memory was changed in place, also through views. A C function,
+# because it is called twice for each parameter in each step.
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
 
 
@@ -30,12 +30,12 @@ def copy_all(into: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
 
 
 def holders_of(tensor: torch.Tensor) -> int:
-    """How many tensors and storages of this process have the tensor's memory."""
+    """Return how many tensors and storages of this process have the tensor's memory."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def after_backward(call: Callable[[], None]) -> None:
-    """Have `call` run when the backward pass that is under way ends, on its thread.
+    """Run `call` at the end of the current backward pass, on its thread.
 
     It does not run if that pass fails.
     """
@@ -43,23 +43,23 @@ def after_backward(call: Callable[[], None]) -> None:
 
 
 class InFlight(torch.Tensor):
-    """A gradient while it is exchanged: whatever writes to it is noticed.
+    """A gradient while it is exchanged, which detects writes.
 
     Peers write their sums into the arena's memory between backward() and synchronize(), and `.grad`
-    is a view of that memory. A rank that writes there too ends with other sums than its peers.
-    torch counts versions, so `GradientSlot` notices `p.grad.clamp_()`; but a tensor that `.data`
-    gives has a counter that starts again, and what NumPy writes is not counted. Here `.data` counts
-    versions with the tensor, and NumPy arrays are read-only.
+    is a view of that memory. A rank that also writes there ends with sums that differ from its
+    peers'. torch counts versions, so `GradientSlot` notices `p.grad.clamp_()`; but the result of
+    `.data` has a new counter, and NumPy's writes are not counted. Here `.data` counts versions with
+    the tensor, and NumPy arrays are read-only.
 
-    Objects are not made but turned into it by their `__class__`, and back: that takes some 60 ns,
-    and operations give plain tensors, as a Parameter's do.
+    An existing tensor becomes an InFlight by its `__class__`, and a tensor again: that takes some
+    60 ns, and operations return plain tensors, as a Parameter's do.
     """
 
     __torch_function__ = torch.nn.Parameter.__torch_function__
 
     @property
     def data(self) -> Any:
-        """As torch's, but writing to it is writing to this tensor."""
+        """Return the tensor's data like torch, but count writes to it as writes to this tensor."""
         data = self.detach()
         data.__class__ = InFlight
         return data
@@ -69,7 +69,7 @@ class InFlight(torch.Tensor):
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
 
     def numpy(self, *, force: bool = False) -> Any:
-        """As torch's, but read-only."""
+        """Return a NumPy array like torch, but read-only."""
         array = super().numpy(force=force)
         array.flags.writeable = False
         return array
@@ -81,18 +81,18 @@ class InFlight(torch.Tensor):
         return self.detach().__reduce_ex__(protocol)
 
 
-# What `__torch_function__` is given where a program reads `tensor.data`, ...
+# The function that `__torch_function__` gets if a program reads `tensor.data`, ...
 READS_DATA = vars(torch._C.TensorBase)["data"].__get__
-# ... where an optimizer's zero_grad(set_to_none=False) writes to several gradients, by name, ...
+# ... if an optimizer's zero_grad(set_to_none=False) writes to several gradients, by name, ...
 ZEROES_SEVERAL = "_foreach_zero_"
-# ... and where Module.to asks whether it may write `gradient.data = ...`, by name.
+# ... and if Module.to asks whether it may write `gradient.data = ...`, by name.
 ASKS_TO_SET_DATA = "_has_compatible_shallow_copy_type"
 
 
 def tensor_without_memory(
     cls: type[Any], like: torch.Tensor, strides: tuple[int, ...]
 ) -> torch.Tensor:
-    """A `cls`, a subclass of Tensor, with the shape, dtype and device of `like`, and no memory."""
+    """Make a `cls`, a subclass of Tensor, with `like`'s shape, dtype and device, and no memory."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         cls, like.shape, strides=strides, dtype=like.dtype, device=like.device
     )
@@ -100,7 +100,7 @@ def tensor_without_memory(
 
 
 def without_torch_function() -> AbstractContextManager[None]:
-    """A context in which torch's functions do not call `__torch_function__` of a subclass."""
+    """Return a context in which torch's functions do not call a subclass's `__torch_function__`."""
     context: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
     return context
 
@@ -110,27 +110,28 @@ STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def drop_step_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Leave an optimizer without hooks, and those of another that has the same to that one."""
+    """Remove an optimizer's hooks, but not from another optimizer that shares them."""
     for name in STEP_HOOKS:
         setattr(optimizer, name, OrderedDict())
 
 
 def calls_step_hooks(step: _Step) -> _Step:
-    """A step that calls the hooks of its optimizer, as torch makes it of an optimizer's own."""
+    """Wrap a step so that it calls its optimizer's hooks, as torch wraps an optimizer's own."""
     hooked: Any = torch.optim.Optimizer.profile_hook_step(step)
     return cast(_Step, hooked)
 
 
 def needs_no_hooks(step: _Step) -> _Step:
-    """Mark a step that calls another one with hooks, so that torch puts none around it.
+    """Mark a step that calls another one with hooks, so that torch does not wrap it.
 
-    torch does so when an optimizer is made, and by load_state_dict; hooks would be called twice.
+    torch wraps steps when an optimizer is made, and in load_state_dict; hooks would be called
+    twice.
     """
     step.hooked = True  # type: ignore[attr-defined]
     return step
 
 
 def unhooked_step(make: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """The step of an optimizer's class, without what torch puts around it to call hooks."""
+    """Return the step of an optimizer's class, without torch's wrapper that calls hooks."""
     step: Callable[..., Any] = make.step
     return getattr(step, "__wrapped__", step) if hasattr(step, "hooked") else step

@@ -22,7 +22,7 @@ from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.torch_internals import needs_no_hooks
 
-# What state_dict() holds beside torch's: "residuals" by parameter, and "rounds".
+# Entries of state_dict() in addition to torch's: "residuals" by parameter, and "rounds".
 Drained = dict[str, Any]
 
 log = logging.getLogger("hvd_ext")
@@ -31,13 +31,14 @@ log = logging.getLogger("hvd_ext")
 class DistributedMixin(torch.optim.Optimizer):
     """An optimizer whose step() takes gradients reduced over all ranks.
 
-    It stands before the class of the user's optimizer among the bases of the wrapped one.
+    Among the bases of the wrapped optimizer's class, it comes before the class of the user's
+    optimizer.
 
     Attributes:
         op: Horovod's Average or Sum.
         backward_passes_per_step: how many backward passes fill a gradient.
-        drained: what drain() found, if no step was taken since.
-        auditor: takes the fingerprints of its steps, where that is asked for.
+        drained: result of drain(), if no step was taken since.
+        auditor: takes the fingerprints of its steps, if requested.
     """
 
     def _attach(
@@ -50,7 +51,7 @@ class DistributedMixin(torch.optim.Optimizer):
         sparse_as_dense: bool = False,
     ) -> None:
         self._reducer, self._rounds = reducer, rounds
-        # SparseAdam takes sparse gradients alone.
+        # SparseAdam accepts only sparse gradients.
         self._takes_sparse = sparse_as_dense and isinstance(self, torch.optim.SparseAdam)
         self._parameter_names = names  # as Horovod's has it
         self._synchronized = False  # by the user
@@ -68,7 +69,7 @@ class DistributedMixin(torch.optim.Optimizer):
             self._reducer.set_passes_per_step(passes)
 
     def explain(self) -> str:
-        """Report the buckets and why they are so, the compression, and how each is reduced.
+        """Report the buckets and their reason, the compression, and how buckets are reduced.
 
         Returns:
             Lines of text. The last says how long the last step waited for the exchange after its
@@ -82,8 +83,8 @@ class DistributedMixin(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, and leave them in `.grad`; collective.
 
-        For scripts that read or change gradients before step(), which then stands inside
-        `with optimizer.skip_synchronize():`. A parameter without a gradient takes part with zeros.
+        For scripts that read or change gradients before step(), which must then be inside `with
+        optimizer.skip_synchronize():`. A parameter without a gradient takes part with zeros.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -107,10 +108,10 @@ class DistributedMixin(torch.optim.Optimizer):
         """Wait for the reduced gradients, and take the step of the wrapped class; collective.
 
         Args:
-            closure: given to the wrapped class; it may not call backward().
+            closure: passed to the wrapped class; it may not call backward().
 
         Returns:
-            What the step of the wrapped class returns.
+            The result of the wrapped class's step.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -118,7 +119,7 @@ class DistributedMixin(torch.optim.Optimizer):
         """
         if self._should_synchronize and not self._clipped:
             if self._synchronized:
-                # Horovod's words, by which scripts filter it.
+                # Horovod's text, because scripts filter by it.
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context "
                     "after optimizer.synchronize(). The gradients are exchanged again.",
@@ -149,7 +150,7 @@ class DistributedMixin(torch.optim.Optimizer):
         return result
 
     def _exchange(self) -> None:
-        """Have what the step takes: the sums of all gradients."""
+        """Make the sums of all gradients available for the step."""
         if self._reducer:
             self._reducer.synchronize()
 
@@ -164,8 +165,8 @@ class DistributedMixin(torch.optim.Optimizer):
     ) -> torch.Tensor:
         """Clip the reduced gradients as one vector, between backward() and step().
 
-        As `torch.nn.utils.clip_grad_norm_` does after synchronize(), but a sharded
-        optimizer's ranks clip what each has summed.
+        Like `torch.nn.utils.clip_grad_norm_` after synchronize(), but the ranks of a sharded
+        optimizer clip the parts that each has summed.
 
         Returns:
             The norm before, the same on every rank.
@@ -184,10 +185,10 @@ class DistributedMixin(torch.optim.Optimizer):
         return torch.nn.utils.clip_grad_norm_(self._parameters(), *arguments)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's.
+        """Like torch's.
 
         Raises:
-            AssertionError: gradients are exchanged meanwhile, as Horovod has it.
+            AssertionError: gradients are being exchanged, as in Horovod.
         """
         if self._reducer and self._reducer.in_flight:
             raise AssertionError(
@@ -197,13 +198,13 @@ class DistributedMixin(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def drain(self) -> None:
-        """Have all nodes continue from the same weights, and state_dict() hold the whole state.
+        """Make all nodes continue with the same weights, and state_dict() hold the whole state.
 
-        To be called on all ranks, after step(), where the model is evaluated or state_dict() is
-        to be saved. A round ends here, and the mean of the nodes' optimizer states is taken;
-        gradients that are one step late are used. Residuals of compression are
-        neither lost nor sent: they become part of the state, which serves any number of nodes.
-        It costs an exchange without compression.
+        Call it on all ranks, after step(), before the model is evaluated or state_dict() is saved.
+        It ends a round and takes the mean of the nodes' optimizer states; gradients that are one
+        step late are used. Residuals of compression are neither lost nor sent: they become part of
+        the state, which can be used on any number of nodes. It costs an exchange without
+        compression.
         """
         if not self._reducer:
             self.drained = {}
@@ -222,7 +223,7 @@ class DistributedMixin(torch.optim.Optimizer):
         self.drained = drained
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with what drain() found under "hvd_ext".
+        """Like torch's, with the result of drain() under "hvd_ext".
 
         Raises:
             UsageError: nodes have different weights, or gradients are late: drain() first.
@@ -240,16 +241,16 @@ class DistributedMixin(torch.optim.Optimizer):
 
     @property
     def keeps_more(self) -> bool:
-        """Whether there is state that torch does not know of."""
+        """Whether there is state in addition to torch's."""
         late = isinstance(self._reducer, LateReducer)
         rounded = self._reducer is not None and self._reducer.has_residuals
         return late or rounded or self._rounds is not None
 
     def require_drained(self, what: str) -> None:
-        """See that nodes have the same weights, and no gradients are late.
+        """Check that nodes have the same weights, and no gradients are late.
 
         Raises:
-            UsageError: they do not; names `what`, which would leave something out.
+            UsageError: they do not; names `what`, which would be incomplete.
         """
         if self._rounds and self._rounds.steps:
             reason = "nodes have different weights, in the middle of a round"
@@ -260,7 +261,7 @@ class DistributedMixin(torch.optim.Optimizer):
         raise UsageError(f"{what} while {reason}: call optimizer.drain() on all ranks before")
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As torch's; gradients of this step are forgotten, and what drain() found is kept."""
+        """Like torch's; gradients of this step are forgotten, and the result of drain() is kept."""
         if self._reducer:
             self._reducer.reset()
         self._synchronized = self._clipped = False
@@ -281,10 +282,10 @@ class DistributedMixin(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the gradients get buckets behind the others. Collective.
+        """Like torch's; the gradients get buckets after the existing ones. Collective.
 
         Raises:
-            UsageError: the group's gradients cannot be exchanged, or `sync` was asked for.
+            UsageError: the group's gradients cannot be exchanged, or `sync` was requested.
             HvdExtError: ranks of a node cannot share memory for them.
         """
         super().add_param_group(param_group)
@@ -321,12 +322,12 @@ class _PlainStep(DistributedMixin):
 
 
 def distributed_class(base: type[torch.optim.Optimizer]) -> type[DistributedMixin]:
-    """A class derived from an optimizer's, with its name, that reduces gradients."""
+    """Derive a class from an optimizer's, with the same name, that reduces gradients."""
     return derive((_PlainStep, base), {"step": DistributedMixin.step})
 
 
 def derive(
     bases: tuple[type[DistributedMixin], type[torch.optim.Optimizer]], namespace: Mapping[str, Any]
 ) -> Any:
-    """A class with the name of the optimizer's, in the module by which Horovod recognizes it."""
+    """Make a class with the optimizer's name, in the module by which Horovod recognizes it."""
     return type(bases[1].__name__, bases, {**namespace, "__module__": horovods.WRAPPED_MODULE})

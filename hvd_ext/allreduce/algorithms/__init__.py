@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NATIVE = "native"
 ALGORITHMS = (NATIVE, *FORMULAS)
-# Of one node, for a persistent allreduce: by memory that the ranks share, not by messages.
+# For a persistent allreduce on one node: through memory that the ranks share, not by messages.
 SHARED_MEMORY = "shared_memory"
 
 

@@ -1,9 +1,9 @@
 """Direct: a reduce-scatter and an allgather in which every two ranks exchange their chunks.
 
-Every rank sends 2 (p-1)/p n bytes as in the ring, but in two rounds of p-1 messages that
-are all under way at once, and its owner sums a chunk in the order of the ranks: where an
-element lies in the message does not change its bits. Long messages go in pieces, of which
-one is summed while the next one travels.
+Every rank sends 2 (p-1)/p n bytes as in the ring, but in two rounds of p-1 messages that are all in
+flight at once. The owner of a chunk sums it in the order of the ranks, so the position of an
+element in the message does not change its bits. Long messages go in pieces: one piece is summed
+while the next one travels.
 Time: 2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g.
 """
 
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _RESULTS = TAG + 1
-# A chunk of a piece: in the second-level cache when it is summed, and what arrives at once is
-# not much memory. Where there is enough, a message has some pieces that overlap.
+# A chunk of a piece is small enough to be in the second-level cache when it is summed, and chunks
+# that arrive at the same time need little memory. Long messages have several pieces, which overlap.
 _CHUNK_BYTES, _ARRIVING_BYTES = 512 * KIB, 8 * MIB
 _PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
-UNDER_WAY = 2  # pieces at once: memory that holds so many may serve all of them in turn
+UNDER_WAY = 2  # pieces at once: memory for so many pieces serves all pieces one after the other
 
 
 class Wire(Protocol):
     """The parts of a message in a direct exchange. Each rank owns a chunk of each piece.
 
-    Two pieces are under way at once: `add` has taken all of a piece before `outgoing` is asked
-    for the second one after it.
+    Two pieces are in flight at once: before `outgoing` is called for piece n + 2, `add` has taken
+    all of piece n.
     """
 
     def outgoing(self, piece: int, rank: int) -> Array:
-        """This rank's part of the chunk that `rank` owns; left alone until it is sent."""
+        """Return this rank's part of the chunk of `rank`; it stays unchanged until it is sent."""
 
     def incoming(self, piece: int, rank: int) -> Array:
-        """Where what `rank` has of this rank's chunk goes."""
+        """Return the memory for the part of this rank's chunk that comes from `rank`."""
 
     def add(self, piece: int, rank: int) -> None:
-        """Add that, or what this rank itself has; called in the order of the ranks."""
+        """Add the part of a rank, this one included; called in the order of the ranks."""
 
     def result(self, piece: int) -> Array:
-        """The sum of this rank's chunk, for all others."""
+        """Return the sum of this rank's chunk, for all other ranks."""
 
     def placed(self, piece: int, rank: int) -> Array:
-        """Where the sum of the chunk of `rank` goes; `outgoing` has been sent."""
+        """Return the memory for the sum of the chunk of `rank`; `outgoing` has been sent."""
 
     def finish(self, piece: int, rank: int) -> None:
-        """Take in what was placed."""
+        """Take over the sum that has arrived."""
 
 
 def count_pieces(size: int, message_bytes: int, most_bytes: int = _CHUNK_BYTES) -> int:
-    """In how many pieces `size` ranks exchange a message, with chunks of at most `most_bytes`."""
+    """Count the pieces of a message of `size` ranks, with chunks of at most `most_bytes`."""
     chunk_bytes = -(-message_bytes // size)
     most_bytes = min(most_bytes, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
     return max(1, -(-chunk_bytes // most_bytes), min(_PIECES, chunk_bytes // _LEAST_CHUNK_BYTES))
 
 
 def exchange(comm: MPI.Comm, pieces: int, wire: Wire) -> None:
-    """Have all ranks' pieces summed, each by its owner, and given to all."""
+    """Sum the pieces of all ranks, each chunk by its owner, and give the sums to all ranks."""
     size, rank = comm.size, comm.rank
-    # Each begins with its neighbor, so that no rank is everybody's first.
+    # Each rank begins with its neighbor, so that no rank is the first partner of all others.
     others = [(rank + distance) % size for distance in range(1, size)]
     arrivals: dict[tuple[int, int], MPI.Request] = {}
     sends: dict[tuple[int, int], MPI.Request] = {}
@@ -108,8 +108,8 @@ def exchange(comm: MPI.Comm, pieces: int, wire: Wire) -> None:
 def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     """Reduce `buffer` (1-D, contiguous) over all ranks, in place.
 
-    The owner of a chunk combines it, so all ranks hold the same bits, wherever in the
-    buffer an element lies.
+    The owner of a chunk combines it, so all ranks hold the same bits, and the position of an
+    element in the buffer does not change them.
     """
     if comm.size > 1:
         pieces = count_pieces(comm.size, buffer.nbytes)
@@ -139,7 +139,7 @@ class Plain:
     def add(self, piece: int, rank: int) -> None:
         if rank == 0:
             return
-        # The first term's memory takes the sum, until this rank's own was added.
+        # The sum is in the first term's memory until this rank's own part is added.
         sum_ = self._term(piece, 0)
         to = self._own(piece) if rank == self._size - 1 else sum_
         self._operation.combine(sum_, self._term(piece, rank), out=to)
@@ -151,11 +151,11 @@ class Plain:
         return self._chunks[piece][rank]
 
     def finish(self, piece: int, rank: int) -> None:
-        """It was placed in the buffer itself."""
+        """Do nothing: the sum was received into the buffer itself."""
 
     def _own(self, piece: int) -> Array:
         return self._chunks[piece][self._rank]
 
     def _term(self, piece: int, rank: int) -> Array:
-        """The part of this rank's chunk that `rank` has."""
+        """Return the memory for the part of this rank's chunk that comes from `rank`."""
         return self._own(piece) if rank == self._rank else self.incoming(piece, rank)

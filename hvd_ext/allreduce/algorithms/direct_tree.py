@@ -1,8 +1,8 @@
 """A sum by the direct exchange, in the order of a binary tree over the ranks' numbers.
 
-The bits do not depend on how many ranks each term was summed by before: `summation_tree`
-says why. The algorithms in `IN_TREE_ORDER` add in the same order where the number of ranks is
-a power of two: partners at distance 1 come first, then those at 2.
+The bits do not depend on the number of ranks that summed each term before; `summation_tree` says
+why. The algorithms in `IN_TREE_ORDER` add in the same order where the number of ranks is a power of
+two: partners at distance 1 come first, then those at 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_TREE_ORDER = ("recursive_doubling", "rabenseifner")
 
 
 def tree_algorithm(named: str) -> str:
-    """The algorithm that a table names, or the direct exchange where that one has another order."""
+    """Return the algorithm of a table, or the direct exchange if that one adds in another order."""
     return named if named in IN_TREE_ORDER else DIRECT_TREE
 
 

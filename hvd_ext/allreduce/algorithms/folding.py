@@ -20,10 +20,10 @@ def largest_power_of_two(size: int) -> int:
 
 
 def fold(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
-    """Have the ranks below the largest power of two hold what all ranks brought."""
+    """Reduce the data of the ranks above the largest power of two into their partners'."""
     core, none = largest_power_of_two(comm.size), buffer[:0]
     if comm.rank >= core:
-        # In segments, as the partner combines them.
+        # In segments, because the partner combines them so.
         partner = comm.rank - core
         transfer_and_combine(comm, buffer, partner, none, partner, operation)
     elif comm.rank + core < comm.size:

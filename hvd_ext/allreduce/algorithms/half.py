@@ -19,7 +19,7 @@ from hvd_ext.units import MIB
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# As float32. Long enough for the algorithms' own segments to follow one another.
+# Bytes as float32: long enough for several segments of an algorithm.
 _BLOCK_BYTES = 8 * MIB
 
 
@@ -52,7 +52,7 @@ def widen(half: Array, wide: Array) -> None:
 
 
 def narrow(wide: Array, half: Array) -> None:
-    """Round float32 to the nearest 16-bit float, to the even one in the middle."""
+    """Round float32 to the nearest 16-bit float, ties to even."""
     if half.dtype == np.float16:
         np.copyto(half, wide, casting="same_kind")
         return
@@ -66,5 +66,5 @@ def narrow(wide: Array, half: Array) -> None:
     np.copyto(half, rounded, casting="unsafe")
     nan = np.isnan(wide)
     if nan.any():
-        # Rounding up may have made a NaN's bits those of another number.
+        # Rounding up may have turned the bits of a NaN into those of a number.
         half[nan] = bits[nan] >> 16 | 0x40

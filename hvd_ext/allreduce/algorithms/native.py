@@ -98,7 +98,8 @@ def _mpi_allreduce() -> int | None:
 
 @functools.cache
 def _mpi(operation: str) -> tuple[Any, MPI.Op]:
-    # Importing MPI starts it, so that no module may; an import a call costs a call's time.
+    # Importing MPI starts it, so no module may do that; an import in each call would cost as much
+    # time as the call.
     from mpi4py import MPI
 
     return MPI.IN_PLACE, getattr(MPI, operation)

@@ -1,6 +1,6 @@
 """Recursive doubling: partners at distance 1, 2, 4, ... exchange all they have.
 
-lg p messages of full length, so for short ones (Thakur, Rabenseifner and Gropp,
+It sends lg p messages of full length, so it is for short ones (Thakur, Rabenseifner and Gropp,
 IJHPCA 19, 2005). Time: lg p (a + n b + n g); for other p, two messages more.
 """
 

@@ -37,7 +37,7 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     bounds = [len(buffer) * index // size for index in range(size + 1)]
     chunks = [buffer[begin:end] for begin, end in pairwise(bounds)]
     longest = max(map(len, chunks))
-    # All chunks have as many segments, so that ranks count them alike.
+    # All chunks have the same number of segments, so that all ranks count alike.
     segments = max(1, -(-longest * buffer.itemsize // SEGMENT_BYTES))
     capacity = -(-longest // segments)
     slots = scratch(_AHEAD * capacity, buffer.dtype)
@@ -54,7 +54,7 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
         return slot, comm.Irecv(slot, left, TAG)
 
     def receive_result(unit: int) -> tuple[Array, MPI.Request]:
-        # What lies there went out in the first half; it must have left.
+        # The data there was sent in the first half; that send must have ended.
         wait(sends[unit])
         return part(unit), comm.Irecv(part(unit), left, TAG)
 

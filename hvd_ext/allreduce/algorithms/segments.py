@@ -1,6 +1,6 @@
-"""Long messages in segments: what one segment costs to reduce hides the next one's transfer.
+"""Long messages in segments: one segment is reduced while the next one is transferred.
 
-A segment is also what bounds memory. Every algorithm receives what it has yet to
+Segments also bound the memory. Every algorithm receives what it has yet to
 combine in `scratch`, which holds a few segments however long the message is, is kept
 between calls (fresh pages cost more than the sum), and belongs to one thread.
 """
@@ -55,9 +55,9 @@ def wait(request: MPI.Request) -> None:
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:
     """Send one array and receive another at once; an empty one makes no message.
 
-    Long ones go in segments if both have elements. A library announces a long message, and over
-    TCP an answer waits behind what its sender sends meanwhile, so the other direction would begin
-    when the first one has ended.
+    Long ones go in segments if both have elements. An MPI library announces a long message. Over
+    TCP, the answer to that waits behind the data that its sender is sending, so the second
+    direction would begin only after the first one has ended.
     """
     at_once = len(outgoing) > 0 and len(incoming) > 0
     most = (SEGMENT_BYTES if at_once else MOST_BYTES) // outgoing.itemsize

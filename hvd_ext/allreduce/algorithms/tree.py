@@ -27,7 +27,7 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     for child in children:
         transfer_and_combine(comm, none, child, buffer, child, operation)
     if parent is not None:
-        # In segments, as the parent combines them.
+        # In segments, because the parent combines them so.
         transfer_and_combine(comm, buffer, parent, none, parent, operation)
         transfer(comm, none, parent, buffer, parent)
     for child in reversed(children):

@@ -1,21 +1,22 @@
-"""The arena in device memory: buckets lie where the node's other processes can open them.
+"""The arena in device memory: the node's other processes can open the memory of its buckets.
 
 Each rank reduces its shard of a bucket straight from its peers' memory into theirs, by
 one kernel on a separate stream. The GPU keeps the order by events: a bucket's event is
-recorded where its gradients are made, and every rank's stream waits for those of all. An
-event of another process means something only once it was recorded, which the window's
-tickets report on the host: `ready` says that it was, and the progress thread waits for
-that, never the training thread in backward.
+recorded where its gradients are made, and every rank's stream waits for those of all. An event of
+another process is valid only once it is recorded, which the window's tickets report on the host:
+`ready` reports it, and the progress thread waits for it. The training thread never waits in
+backward.
 
 On several nodes the shard is reduced into this rank's memory alone, and copied to pinned memory of
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
-device, and to the peers. Any MPI will do, for none sees device memory.
+device, and to the peers. Any MPI library will do, because it gets no device memory.
 
 Where the table names NCCL for float32 of some size, NCCL sums these buckets: all ranks' on one
 node, the nodes' shards on several. Its kernels wait for each other, so they are queued only when
 the ticket of every rank is there.
 
-Run on one GPU that processes share, not yet on several or on several nodes: docs/reference/gpu.md.
+This has run on one GPU that processes share, not yet on several GPUs or nodes:
+docs/reference/gpu.md.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _VECTOR_BYTES = 16
 _THREADS = 512
 # Enough to be bound by memory, and few enough to leave room for backward.
 _BLOCKS_A_MULTIPROCESSOR = 2
-# A rank that leaves takes its memory along. The others' work there is over by then, except
-# for what is queued: they may say so, and are waited for no longer than this.
+# A rank that leaves frees its memory. The other ranks' work there has ended by then, except for
+# queued work: the rank waits at most this long until they report that it has ended.
 _LEAVE_WITHIN_S = 5.0
 # Their names in recordings.
 _IPC, _NCCL = "cuda_ipc", "nccl"
@@ -73,7 +74,7 @@ class DeviceArena(Arena):
 
     Attributes:
         data: this rank's memory, a CuPy array of uint8, all zero at first.
-        carriers: of each bucket, by its name in tables.
+        carriers: name of each bucket's carrier, as in tables.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class DeviceArena(Arena):
         self._monitored = topology.monitor(limit_s, "a gradient exchange", config.setting)
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
-        # Of an exchange of nothing there is only the waiting for all to be ready.
+        # If nothing is exchanged, an exchange only waits until all ranks are ready.
         self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
         # An event for each bucket, and one for when this rank has done its shards.
         events = len(layout.buckets) + 1
-        # Memory is used again: also what the peers have queued there must be over.
+        # Memory is reused: work that the peers have queued there must have ended, too.
         on_every_rank(topology, lambda: settle(device))
         self._own = on_every_rank(topology, lambda: Exported(device, layout.total_bytes, events))
         self.data = self._own.data
@@ -159,7 +160,7 @@ class DeviceArena(Arena):
     def enter_thread(self) -> None:
         """Make the arena's GPU the calling thread's.
 
-        Otherwise the thread would go back to GPU 0 after each call, and take memory there.
+        Otherwise the thread would return to GPU 0 after each call, and allocate memory there.
         """
         self._runtime.setDevice(self._device)
 
@@ -205,12 +206,12 @@ class DeviceArena(Arena):
                 end(self._stream.ptr)
 
     def _sum_by_nccl(self, bucket: Bucket) -> None:
-        """Queue the sum of a bucket over NCCL, which is to be scaled still."""
+        """Queue the sum of a bucket over NCCL; the result is not yet scaled."""
         assert self._nccl is not None
         self._nccl.sum(self._own.address + bucket.offset_bytes, bucket.count, self._stream.ptr)
 
     def _event(self, index: int, start_s: float) -> CommEvent:
-        """An exchange whose ranks are there, without the GPU's time."""
+        """Return the event of an exchange whose ranks have arrived, without the GPU's time."""
         carrier = self.carriers[index]
         in_node = _NCCL if carrier == NCCL else _IPC
         return CommEvent(
@@ -225,7 +226,7 @@ class DeviceArena(Arena):
         )
 
     def _launch(self, index: int, memories: tuple[Any, Any], part: tuple[int, int]) -> None:
-        """Queue the kernel: from all of some memory into all of some other."""
+        """Queue the kernel that reduces from all `sources` into all `targets`."""
         (of, into), (first, count) = memories, part
         blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
         place = np.uint64(first), np.uint64(count)
@@ -235,7 +236,7 @@ class DeviceArena(Arena):
             )
 
     def finish(self) -> None:
-        """Have the current stream wait until every rank has reduced its shards.
+        """Make the current stream wait until every rank has reduced its shards.
 
         Raises:
             StallError: ranks did not arrive in time, or ended.
@@ -256,7 +257,7 @@ class DeviceArena(Arena):
             self._times.report()
 
     def synchronize(self) -> None:
-        """Wait on the host until the current stream has come to its end."""
+        """Wait on the host until all work of the current stream has ended."""
         with self._on_device():
             self._runtime.streamSynchronize(self._current_stream())
 
@@ -311,12 +312,12 @@ class DeviceArena(Arena):
             self._channels.close()
         with self._on_device():
             self._times.report()
-        # In the middle of a round the others must not mistake this for work that is done.
+        # In the middle of a round, the other ranks must not take this for finished work.
         if not self._tickets.is_ready(0):
             with self._on_device():
                 self._runtime.deviceSynchronize()
             self._window.done(_LEAVING)
-            # A rank that ended or is late needs nothing more of this rank's memory.
+            # A rank that has ended or is late no longer needs this rank's memory.
             with suppress(TimeoutError, ProcessLookupError):
                 self._window.finish(_LEAVING, _LEAVE_WITHIN_S)
         self._close_peers()
@@ -364,7 +365,7 @@ def carried_by(name: str, table: Table = BUILT_IN) -> Table:
 
 
 def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:
-    """Where the shard of `rank` of `size` begins in the arena, and its length, in 16 bytes."""
+    """Return the begin and the length of the shard of `rank` in the arena, in units of 16 bytes."""
     item_bytes = DTYPES[bucket.dtype].item_bytes
     begin, end = shard(bucket.count, size, rank, item_bytes)
     first_byte = bucket.offset_bytes + begin * item_bytes

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from hvd_ext.arena.cuda.nccl import Communicator
     from hvd_ext.arena.layout import Bucket
 
-# cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until it comes.
+# cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until the event is reached.
 _HOST_EVENT_FLAGS = 0x01 | 0x02
 
 
 class BetweenNodes:
     """A DeviceArena's shards on their way between the nodes.
 
-    They go through pinned memory of the host, or NCCL sums them where they are. Its kernels wait
-    for each other: they are queued on one thread, in the order of the buckets, once the ranks of
-    all nodes have met.
+    They go through pinned memory of the host, or NCCL sums them where they are. NCCL's kernels wait
+    for each other, so one thread queues them, in the order of the buckets, once the ranks of all
+    nodes have met.
 
     Attributes:
         channels: exchange shards in memory of the host, and let ranks meet.
@@ -90,7 +90,7 @@ class BetweenNodes:
         return [memory[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
     def take(self, index: int, end: Callable[[int], None] | None) -> None:
-        """Have a shard go its way, once it is reduced; `end` is called with the last stream."""
+        """Send a shard between nodes once it is reduced; `end` is called with the last stream."""
         begin, host = self._shards[index][0], self._memories[index]
         source, kind = self._addresses[self._rank] + begin, self._runtime.memcpyDeviceToHost
         if host.nbytes:
@@ -117,7 +117,7 @@ class BetweenNodes:
         self._to_peers(index, end)
 
     def _arrive(self, index: int) -> None:
-        """Wait on a channel's thread until the host has a shard: MPI knows no streams."""
+        """Wait on a channel's thread until the host has a shard: MPI cannot wait for streams."""
         self._runtime.setDevice(self._device)
         self._runtime.eventSynchronize(self._copied[index])
 
@@ -140,6 +140,6 @@ class BetweenNodes:
             end(stream)
 
     def wait(self) -> Any:
-        """Wait until all shards were exchanged; the stream in which they are brought back."""
+        """Wait until all shards are exchanged; returns the stream that copies them back."""
         self.channels.wait()
         return self._back

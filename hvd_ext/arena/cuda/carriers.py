@@ -29,7 +29,7 @@ from hvd_ext.units import MIB
 if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
 
-# At the first arena: enough to tell a carrier that is far slower, in a fraction of a second.
+# At the first arena: enough to find a carrier that is far slower, in a fraction of a second.
 COARSE_BYTES, COARSE_ROUNDS = (4 << 10, 256 << 10, 4 * MIB, 16 * MIB), 5
 _CHECKED_ROUNDS = 10
 _OCCASION = "the measurement of carriers on GPUs"
@@ -97,7 +97,7 @@ def measure(
         device: likewise.
         current_stream: likewise.
         sizes: message_bytes, ascending.
-        rounds: samples of each.
+        rounds: samples of each carrier.
         done: called with each size.
 
     Raises:
@@ -135,7 +135,7 @@ def _arena(
     name: str,
     message_bytes: int,
 ) -> DeviceArena:
-    """An arena of one bucket, with one carrier."""
+    """Make an arena of one bucket, with one carrier."""
     specs = [ParameterSpec("a", (message_bytes // 4,), (1,), "float32")]
     layout, scale = layout_by_size(specs, message_bytes), 1 / config.topology.world.size
     by_one = replace(config, table=carried_by(name), format=NONE)
@@ -167,7 +167,7 @@ def _check(
     message_bytes: int,
     rounds: int = 1,
 ) -> None:
-    """See that a carrier's sums are right, of rounds that are queued at once; collective.
+    """Check a carrier's sums, over several rounds that are queued at once; collective.
 
     The numbers are small and whole, so every order of summing gives the same.
 

@@ -1,6 +1,6 @@
 """Handles of other processes' memory, opened once and kept: the registration cache.
 
-To open a handle takes as long as to move megabytes. Handles in use stay open. Unused ones
+Opening a handle takes as long as moving megabytes. Handles in use stay open. Unused ones
 stay open too, up to a bound, and the least recently used is closed first.
 """
 
@@ -25,7 +25,7 @@ class _Entry(Generic[V]):
 
 
 class HandleCache(Generic[K, V]):
-    """Opens what is behind a handle, and closes it when it is neither used nor recent.
+    """Opens the memory behind a handle, and closes it when it is neither in use nor recent.
 
     Each look-up is reported to hvprof, which shows the hit rate. Threads may share a cache: one
     closes an arena while another makes one.
@@ -41,9 +41,9 @@ class HandleCache(Generic[K, V]):
         """Begin with nothing open.
 
         Args:
-            open_handle: gives what is behind a handle; what it raises is passed on.
-            close: ends what `open_handle` gave.
-            most: how many may be open that are not in use.
+            open_handle: opens the memory behind a handle; its errors are passed on.
+            close: closes what `open_handle` opened.
+            most: how many that are not in use may stay open.
         """
         self._open = open_handle
         self._close = close

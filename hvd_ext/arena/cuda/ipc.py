@@ -1,8 +1,8 @@
-"""Device memory and events that the processes of a node open of each other (CUDA IPC).
+"""Device memory and events that the processes of a node share by CUDA IPC.
 
-Through CuPy's runtime, which knows no context but torch's. Memory is plain (cudaMalloc),
-as handles ask for, and never freed: CUDA leaves open what becomes of memory that a peer
-has still opened. It is used again instead, and peers find its handle in their cache.
+CuPy's runtime is used, which works in torch's context. Memory is plain (cudaMalloc), because
+handles need that, and is never freed: CUDA does not define what happens to memory that a peer still
+has open. It is reused instead, and peers find its handle in their cache.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from hvd_ext.arena.cuda.handle_cache import HandleCache
 from hvd_ext.shm.regions import WindowError
 
-# A handle opens the whole block that memory lies in: ours must be alone there.
+# A handle opens the whole block that contains the memory: no other memory may be in it.
 _BLOCK_BYTES = 2 << 20
 _MOST_IDLE = 16
 # cudaEventDisableTiming | cudaEventInterprocess: peers cannot wait for an event that is timed.
 _EVENT_FLAGS = 0x02 | 0x04
 
 Handles = tuple[bytes, tuple[bytes, ...]]
-# Device, bytes, address and handle of memory that is exported and not in use. The handle
-# is asked for once: peers know the memory again by its bytes.
+# Device, bytes, address and handle of memory that is exported and not in use. The handle is
+# requested once: peers recognize the memory by the handle's bytes.
 _idle: list[tuple[int, int, int, bytes]] = []
 
 
 @contextmanager
 def or_window_error(what: str) -> Iterator[None]:
-    """Turn any error of CuPy, CUDA or the driver into the reason why no arena can be made.
+    """Turn any error of CuPy, CUDA or the driver into a WindowError that gives it as the reason.
 
     Raises:
         WindowError: in place of any other error.
@@ -46,7 +46,7 @@ def or_window_error(what: str) -> Iterator[None]:
 
 
 def settle(device: int) -> None:
-    """Wait until all is over that was queued on a device.
+    """Wait until all work that was queued on a device has ended.
 
     Once every rank has done so, no peer's kernel writes to memory of an arena that is gone.
 
@@ -66,7 +66,7 @@ class Exported:
     Attributes:
         data: the memory, a 1-D CuPy array of uint8, all zero.
         events: addresses of the events.
-        handles: what the peers open both by.
+        handles: those by which the peers open both.
     """
 
     def __init__(self, device: int, data_bytes: int, events: int) -> None:
@@ -88,7 +88,7 @@ class Exported:
                     (data_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0)
                 )
                 self.address = allocation.address
-                # They stay until the process ends, as a peer may have them open.
+                # Events stay until the process ends, as a peer may have them open.
                 self.events = [runtime.eventCreateWithFlags(_EVENT_FLAGS) for _ in range(events)]
                 self.handles: Handles = (
                     allocation.handle,
@@ -105,7 +105,7 @@ class Opened:
     """
 
     def __init__(self, device: int, handles: Handles) -> None:
-        """Open them for a device of this process.
+        """Open a peer's memory and events for a device of this process.
 
         Raises:
             WindowError: this process may not, or the device reaches no peer's.
@@ -118,7 +118,7 @@ class Opened:
 
             runtime = cupy.cuda.runtime
             _, self.address = _opened.lease(key)
-            # Called, or when nothing refers to this any more.
+            # Runs when it is called, or when nothing refers to this object any more.
             self.close = weakref.finalize(self, _close_opened, runtime, self.events, key)
             self.close.atexit = False  # by then the driver may be gone
             try:
@@ -131,7 +131,7 @@ class Opened:
 
 
 class _Allocation:
-    """Memory that goes back to the idle when nothing refers to it any more."""
+    """Memory that becomes idle, and is reused, when nothing refers to it any more."""
 
     def __init__(self, runtime: Any, device: int, need_bytes: int) -> None:
         need_bytes = max(1, -(-need_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES
@@ -163,10 +163,10 @@ def _open_memory(key: tuple[int, bytes]) -> tuple[int, int]:
 def _close_memory(place: tuple[int, int]) -> None:
     import cupy
 
-    # By a thread that may be on another GPU, or on none.
+    # This may run on a thread that uses another GPU, or none.
     device, address = place
     with cupy.cuda.Device(device):
-        # A kernel of ours may be under way there.
+        # A kernel of hvd_ext may still run there.
         cupy.cuda.runtime.deviceSynchronize()
         cupy.cuda.runtime.ipcCloseMemHandle(address)
 

@@ -1,6 +1,6 @@
-"""Measure what carries gradients on GPUs, in a node and between nodes, and write it into a table.
+"""Measure the carriers of gradients on GPUs, within a node and between nodes, and write a table.
 
-Run it as you run a training: hvd-launch run -np 4 -- python -m hvd_ext.arena.cuda.measure -o
+Run it like a training: hvd-launch run -np 4 -- python -m hvd_ext.arena.cuda.measure -o
 table.json. Set HVD_EXT_TABLE to the file, and hvd_ext uses it. Rows of other situations that the
 file already holds stay in it.
 """
@@ -69,7 +69,9 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m hvd_ext.arena.cuda.measure",
-        description="Time what carries gradients on GPUs, and write the table that names the best.",
+        description=(
+            "Time the carriers of gradients on GPUs, and write the table that names the fastest."
+        ),
         epilog="example: hvd-launch run -np 4 -- python -m hvd_ext.arena.cuda.measure -o "
         "table.json",
     )
@@ -98,7 +100,7 @@ def device_of(local_rank: int) -> tuple[int, int]:
 
         device = local_rank % cupy.cuda.runtime.getDeviceCount()
         with cupy.cuda.Device(device):
-            # It lives as long as the process.
+            # The stream lives as long as the process.
             return device, cupy.cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
 
 

@@ -1,10 +1,10 @@
 """NCCL, as far as an arena on GPUs needs it: the sum of float32 over a node, or between nodes.
 
-By ctypes, in the library that PyTorch has loaded, or that is installed: NCCL's own headers give the
-functions and numbers. CuPy's wheels come without NCCL.
+It is called by ctypes, in the library that PyTorch has loaded or that is installed; functions and
+numbers are those of NCCL's headers. CuPy's wheels come without NCCL.
 
-A communicator stays until the process ends, as to make one takes a second. NCCL's kernels wait for
-each other while they run, so ranks that share a GPU need NCCL_MULTI_RANK_GPU_ENABLE=1 (2.30 and
+A communicator stays until the process ends, because making one takes a second. NCCL's kernels wait
+for each other while they run, so ranks that share a GPU need NCCL_MULTI_RANK_GPU_ENABLE=1 (2.30 and
 newer), and are slow without MPS.
 """
 
@@ -35,7 +35,7 @@ class _Id(ctypes.Structure):
 
 
 class Communicator:
-    """Ranks that sum over NCCL, each on a GPU of its process."""
+    """Ranks that sum over NCCL, each with one GPU."""
 
     def __init__(self, topology: Topology, device: int, timeout_s: float) -> None:
         """Start NCCL; collective over the world.
@@ -86,7 +86,7 @@ class Communicator:
 
 
 def communicator(topology: Topology, device: int, timeout_s: float) -> Communicator | None:
-    """These ranks' communicator, made once; None where NCCL cannot be used; collective."""
+    """Return these ranks' communicator, made once; None if NCCL cannot be used; collective."""
     key = device, tuple(topology.ranks)
     if all(topology.allgather(key in _communicators, timeout_s, _OCCASION)):
         return _communicators[key]
@@ -102,7 +102,7 @@ def communicator(topology: Topology, device: int, timeout_s: float) -> Communica
 
 
 def refuse(topology: Topology, device: int, reason: str) -> None:
-    """Leave NCCL alone from now on; to be called on all of these ranks."""
+    """Stop using NCCL; to be called on all of these ranks."""
     key = device, tuple(topology.ranks)
     _communicators.pop(key, None)
     _refusals[key] = reason

@@ -1,6 +1,7 @@
 """Whether ranks of a node can open each other's GPU memory, for `hvd-launch doctor`.
 
-Each rank prints a line of JSON: its rank, its GPU, and why it could not; "" if it could.
+Each rank prints a line of JSON: its rank, its GPU, and the reason why it could not ("" if it
+could).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether a machine's GPUs give the right bits: what the first arena on them is preceded by.
+"""The check before the first arena on a machine's GPUs: do they give the right bits?
 
 Random gradients of every dtype and of many lengths go through a DeviceArena for some rounds, and
-through a HostArena with the same ranks. The device's rounds follow each other without the host
-looking, so that a missing order between streams, processes or GPUs shows.
+through a HostArena with the same ranks. The device's rounds follow each other without a wait of the
+host, so that a missing synchronization between streams, processes or GPUs shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
 
 ROUNDS = 100
-# Of the first rounds, as one after the other is what finds a missing order.
+# Results of so many first rounds are compared; rounds without a pause find a missing
+# synchronization.
 _COMPARED_WITH_HOST = 10
 _COUNTS = (1, 33, 4_097, 65_536)
 _BUCKET_BYTES = 1 << 16
@@ -52,7 +53,7 @@ def prove(config: ArenaConfig, device: int, current_stream: Callable[[], int]) -
 def check(
     config: ArenaConfig, device: int, current_stream: Callable[[], int], rounds: int = ROUNDS
 ) -> None:
-    """See that sums on these GPUs are right; collective.
+    """Check that sums on these GPUs are right; collective.
 
     Args:
         config: how arenas exchange.
@@ -103,7 +104,7 @@ def check(
 
 
 def _gradients(layout: Layout, rank: int, number: int) -> Array:
-    """Numbers of many magnitudes for all of an arena, some of them subnormal."""
+    """Return numbers of many magnitudes for a whole arena, some of them subnormal."""
     random = np.random.default_rng([rank, number])
     data = np.zeros(layout.total_bytes, np.uint8)
     for bucket in layout.buckets:
@@ -131,7 +132,7 @@ def _on_device(
     device: int,
     current_stream: Callable[[], int],
 ) -> list[Array]:
-    """The sums of each round, whose work was queued at once."""
+    """Return the sums of each round, after queueing the work of all rounds at once."""
     with or_window_error(f"the self-check of GPU {device}"):
         import cupy
 

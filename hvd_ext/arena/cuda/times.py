@@ -1,7 +1,7 @@
 """The GPU's time of exchanges, for hvprof: the host does not wait for it.
 
-Two events stand around the work of an exchange in its streams. They are read in a later step, when
-the GPU has come to them.
+Two events enclose the work of an exchange in its streams. They are read in a later step, when the
+GPU has reached them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hvd_ext.events import CommEvent, emit
 
 @dataclass(slots=True)
 class Timed:
-    """An exchange that is under way: its first event, and its last one once it is recorded."""
+    """An exchange that runs: its first event, and its last one once that is recorded."""
 
     exchange: CommEvent
     began: int
@@ -23,7 +23,7 @@ class Timed:
 
 
 class GpuTimes:
-    """Times exchanges on a GPU, and reports those that are over.
+    """Times exchanges on a GPU, and reports those that have ended.
 
     Several threads may use it.
     """

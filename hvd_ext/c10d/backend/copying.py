@@ -25,7 +25,7 @@ class Copying(GroupCore):
 
     @collective
     def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
-        """Have every rank hold the root's tensors."""
+        """Copy the root's tensors to every rank."""
         root = options.rootRank
         writes = [] if root == self._own else tensors
 
@@ -38,19 +38,19 @@ class Copying(GroupCore):
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         block = read(tensor)
         self._carrier.broadcast(block, root)
-        if root != self._own:  # whose tensor may be one that cannot be written
+        if root != self._own:  # the root's tensor may be read-only
             write_back(tensor, block)
 
     @untraced
     def all_gather_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
-        """Have `out` hold every rank's `own`, in rank order."""
+        """Gather every rank's `own` into `out`, in rank order."""
         return self.all_gather_single_coalesced([out], [own], options)
 
     @collective
     def all_gather_single_coalesced(
         self, outs: list[Tensor], owns: list[Tensor], options: Any = None
     ) -> Work:
-        """The same for several tensors."""
+        """Do the same for several tensors."""
         name = "all_gather_single()"
         for out, own in zip(outs, owns, strict=True):
             self._check_whole(name, out, own)
@@ -63,7 +63,7 @@ class Copying(GroupCore):
 
     @collective
     def allgather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None) -> Work:
-        """Have each of `lists` hold every rank's tensor, in rank order."""
+        """Gather every rank's tensor into each of `lists`, in rank order."""
         name = "all_gather()"
         for parts, own in zip(lists, owns, strict=True):
             self._check_list(name, parts, own)
@@ -79,7 +79,7 @@ class Copying(GroupCore):
     def allgather_coalesced(
         self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None
     ) -> Work:
-        """The same for several tensors; `lists[r]` are rank r's."""
+        """Do the same for several tensors; `lists[r]` has those of rank r."""
         return self.allgather([list(parts) for parts in zip(*lists, strict=True)], owns, options)
 
     def _gather(self, out: Tensor, own: Tensor) -> None:
@@ -107,7 +107,7 @@ class Copying(GroupCore):
         own_rows: Sequence[int],
         options: Any = None,
     ) -> Work:
-        """Give each rank some rows of `own`, and have `out` hold what each gave."""
+        """Send each rank some rows of `own`, and receive each rank's rows into `out`."""
         name = "all_to_all_single()"
         given, taken = self._row_bytes(name, own, own_rows), self._row_bytes(name, out, out_rows)
 
@@ -120,12 +120,12 @@ class Copying(GroupCore):
 
     @collective
     def alltoall(self, outs: list[Tensor], owns: list[Tensor], options: Any = None) -> Work:
-        """Give each rank one of `owns`, and have `outs` hold what each gave."""
+        """Send each rank one of `owns`, and receive each rank's tensor into `outs`."""
         return self._exchange("all_to_all()", outs, owns, options)
 
     @collective
     def gather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any) -> Work:
-        """Have the root's list hold every rank's tensor."""
+        """Gather every rank's tensor into the root's list."""
         name, root = "gather()", options.rootRank
         outs = list(lists[0]) if self._own == root else []
         if outs:
@@ -136,7 +136,7 @@ class Copying(GroupCore):
 
     @collective
     def scatter(self, outs: list[Tensor], lists: list[list[Tensor]], options: Any) -> Work:
-        """Have every rank hold its entry of the root's list."""
+        """Send each rank its entry of the root's list."""
         name, root = "scatter()", options.rootRank
         owns = list(lists[0]) if self._own == root else []
         if owns:
@@ -157,7 +157,7 @@ class Copying(GroupCore):
         return self._begin(name, [*outs, *owns], outs, do, options, root=root)
 
     def _row_bytes(self, name: str, tensor: Tensor, rows: Sequence[int]) -> list[int]:
-        """How many bytes belong to each rank."""
+        """Return the number of bytes of each rank."""
         count = tensor.shape[0] if tensor.dim() else 0
         if not rows and count % self._count == 0:
             rows = [count // self._count] * self._count
@@ -171,6 +171,6 @@ class Copying(GroupCore):
 
 
 def _cut(block: Block, sizes: Sequence[int]) -> list[Block]:
-    """The parts of a block, of so many bytes."""
+    """Return the parts of a block, with these numbers of bytes."""
     begins = itertools.accumulate(sizes, initial=0)
     return [block.part(begin, size) for begin, size in zip(begins, sizes, strict=False)]

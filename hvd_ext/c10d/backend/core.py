@@ -57,12 +57,12 @@ class GroupCore(GroupBase):
         messages: PointToPoint,
         timeout_s: float,
     ) -> None:
-        """Take over what the ranks have made together.
+        """Keep the parts that the ranks have made together.
 
         Args:
             topology: the group's.
-            carrier: for its collectives.
-            messages: for its sends and receives.
+            carrier: carrier of its collectives.
+            messages: carries its sends and receives.
             timeout_s: how long ranks are waited for.
         """
         world = topology.world
@@ -73,7 +73,7 @@ class GroupCore(GroupBase):
         self._turns = Turns(carrier.fail)
         self._messages = messages
         self._can_go_on = not by_mpi(topology)
-        # What begins within a coalescing manager.
+        # The works that begin within a coalescing manager.
         self._together: list[Work] | None = None
         self._is_open = True
 
@@ -93,11 +93,11 @@ class GroupCore(GroupBase):
         """Run a collective in its turn.
 
         Args:
-            name: as errors say it.
+            name: its name in errors.
             used: the tensors that it reads or writes.
-            result: what its future holds.
+            result: the value of its future.
             do: runs it.
-            options: torch's.
+            options: torch's options.
             writes: the tensors that it writes; by default `result`.
             operation: torch's name of the reduction, if it is one.
             root: its rank in the group, if there is one.
@@ -135,7 +135,7 @@ class GroupCore(GroupBase):
             self._turns.run(work, lambda: self._carrier.refuse(why), waits=False)
 
     def _limit_s(self, asked: timedelta | None) -> float:
-        """How long a call may take; torch's options have a negative time where nothing is asked."""
+        """Return how long a call may take; torch's options have a negative time by default."""
         limit_s = asked.total_seconds() if asked else 0.0
         return limit_s if limit_s > 0 else self.timeout_s
 
@@ -233,12 +233,12 @@ class GroupCore(GroupBase):
             )
 
     def abort(self) -> None:
-        """End the group without waiting for others; what is under way fails."""
+        """End the group without waiting for other ranks; unfinished operations fail."""
         self._carrier.abort()
         self.shutdown()
 
     def shutdown(self) -> None:
-        """End the group after what has begun.
+        """End the group after the operations that have begun.
 
         Without MPI, processes that miss a rank can make a smaller group afterwards.
         """

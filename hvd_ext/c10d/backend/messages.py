@@ -1,7 +1,7 @@
 """Point to point: sends and receives of a process group, in any order, by MPI.
 
-A long message moves only while somebody is in MPI, so that one thread of the process looks at
-all messages that nobody waits for.
+A long message moves only while some thread is in MPI, so one thread of the process tests all
+messages that no other thread waits for.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
     from hvd_ext.shm.block import Block
 
-# Groups that use one communicator one after the other: a message that nobody received must not
-# meet a receive of a later group.
+# Groups may use one communicator one after the other: a message that nobody received must not match
+# a receive of a later group.
 _GROUPS_APART = 32
-_TAG_STEP = 64  # of which the upper half is for `monitored_allgather`
+_TAG_STEP = 64  # the upper half of which is for `monitored_allgather`
 _MOST_SLEEP_S = 0.002
-_LOOKS = 50  # without a pause, as a partner is often there by then
+_LOOKS = 50  # without a pause, because a partner has often arrived by then
 
 
 class Message(Work):
-    """A message that is under way."""
+    """A message in flight."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Message(Work):
         """Note a message.
 
         Args:
-            name: as errors say it.
-            request: MPI's.
-            memory: what it reads or writes.
-            tensor: which holds that memory, or is to have its content.
-            receives: the tensor is to have it.
-            limit_s: how long it is waited for, unless the wait says otherwise.
+            name: its name in errors.
+            request: MPI's request.
+            memory: the memory that it reads or writes.
+            tensor: the tensor that has this memory, or gets its content.
+            receives: whether the tensor gets the content.
+            limit_s: how long a wait lasts, unless it has its own limit.
         """
         super().__init__(name, [tensor])
         self._request, self._memory = request, memory
@@ -63,7 +63,7 @@ class Message(Work):
         self._source = -1
 
     def poll(self, *, calls_back: bool = True) -> bool:
-        """Whether it is over; MPI moves it meanwhile.
+        """Whether the message has ended; the call lets MPI move it.
 
         Args:
             calls_back: callbacks may run on this thread.
@@ -82,7 +82,7 @@ class Message(Work):
                     return False
                 if self._receives:
                     self._take(status)
-            except MPI.Exception as raised:  # handed to whoever waits, as the next
+            except MPI.Exception as raised:  # raised in the thread that waits, as the next one
                 error = raised
                 if raised.Get_error_class() == MPI.ERR_TRUNCATE:
                     error = self._mismatch("more")
@@ -186,7 +186,7 @@ class Messages(PointToPoint):
         if not message.poll():
             self._under_way = [one for one in self._under_way if not one.is_over()]
             self._under_way.append(message)
-            # A callback may wait for another message, which this thread is to look at.
+            # A callback may wait for another message, which this thread has to test.
             _poller.add(functools.partial(message.poll, calls_back=False))
         return message
 
@@ -194,7 +194,7 @@ class Messages(PointToPoint):
         try:
             super().meet(limit_s)
         except StallError:
-            self._is_spoilt = True  # a rank that never comes would meet a later group's barrier
+            self._is_spoilt = True  # a rank that comes later would match a later group's barrier
             raise
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ _NO_TAG = 2**31 - 1
 
 
 class GlooMessage(Work):
-    """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
+    """A message in flight; Gloo reports its end only to a thread that waits for it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GlooMessage(Work):
         return True
 
     def watch(self) -> None:
-        """Wait until it is over, however long that takes; for the line's thread."""
+        """Wait for the message without a time limit; for the line's thread."""
         self._settle(_FOR_EVER_S, self._calls_back)
 
     def _settle(self, limit_s: float, elsewhere: bool = False) -> None:
@@ -110,13 +110,14 @@ class GlooMessage(Work):
 class _Line:
     """Messages from one rank to another with one tag, which end in the order of their calls.
 
-    A thread waits for them, once somebody asks whether one is over.
+    A thread waits for them, once the program asks whether one has ended.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        # Those that nobody watches; a program that drops one does not ask for it again.
+        # Messages that no thread waits for; weak, because a program that drops one does not ask for
+        # it again.
         self._messages: WeakValueDictionary[int, GlooMessage] = WeakValueDictionary()
         self._thread: ProgressThread | None = None
 
@@ -125,7 +126,7 @@ class _Line:
             self._messages[next(self._numbers)] = message
 
     def watch(self, message: GlooMessage) -> None:
-        """Have it be known when a message is over, though nobody waits."""
+        """Notice the end of a message that no caller waits for."""
         if message.is_watched or message.is_over():
             return
         with self._lock:
@@ -202,8 +203,8 @@ class GlooMessages(PointToPoint):
         """
         threads = [thread for line in self._lines.values() if (thread := line.close())]
         if False in [thread.join(_IDLE_WITHIN_S) for thread in threads]:
-            # A wait that runs out of time closes Gloo's connections, and so ends the others. From
-            # a rank that has left, no wait begins.
+            # A wait that times out closes Gloo's connections, which ends the other waits. No wait
+            # for a rank that has left begins.
             for peer in {*range(self._comm.size)} - {self._comm.rank}:
                 with suppress(RuntimeError):
                     never = self._gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, _NO_TAG)
@@ -216,5 +217,5 @@ class GlooMessages(PointToPoint):
 
 
 def _failure(said: str, raised: RuntimeError) -> HvdExtError:
-    """Gloo's error with the ranks that it concerns, in one line."""
+    """Return Gloo's error and the ranks that it concerns, in one line."""
     return HvdExtError(f"{said}: {str(raised).partition(chr(10))[0]}")

@@ -54,7 +54,7 @@ class PointToPoint(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is under way still."""
+        """Abandon the messages that are still in flight."""
 
     def _partners(self, peer: int | None) -> Sequence[int]:
         """The ranks, globally, to which a message may go, or from which it may come."""

@@ -19,10 +19,10 @@ class Reduction:
     """One reduction.
 
     Attributes:
-        name: torch's.
-        kernel: its name in the window; "": it has none there.
-        combine: two tensors' elements.
-        is_average: the sum is divided by the number of ranks.
+        name: torch's name.
+        kernel: its name in the window; "" if the window has none.
+        combine: combines the elements of two tensors.
+        is_average: whether the sum is divided by the number of ranks.
     """
 
     name: str
@@ -54,12 +54,12 @@ def reduction_of(name: str, options: Any, dtype: torch.dtype) -> Reduction:
     """The reduction that a collective's options name.
 
     Args:
-        name: the collective's, for errors.
-        options: of torch's collective.
-        dtype: of what is reduced.
+        name: the collective's name, for errors.
+        options: options of torch's collective.
+        dtype: type of the reduced elements.
 
     Raises:
-        UsageError: hvd_ext has none of that name, or it needs another dtype.
+        UsageError: hvd_ext has no reduction of that name, or the reduction needs another dtype.
     """
     asked = reduction_name(options)
     found = _REDUCTIONS.get(asked)

@@ -1,4 +1,4 @@
-"""How torch.distributed finds the backend, and how the ranks make a group of it."""
+"""Registration of the backend with torch.distributed, and the making of its groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Compared(Group):
 
 
 def register() -> None:
-    """Have `init_process_group("hvd_ext")` find the backend; the entry point of torch >= 2.14."""
+    """Register the backend for `init_process_group("hvd_ext")`; entry point of torch >= 2.14."""
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
 
@@ -48,7 +48,7 @@ def create(options: Any, backend_options: object = None) -> Group:
     """Make a process group; collective over its ranks.
 
     Args:
-        options: torch's, of the group.
+        options: torch's options of the group.
         backend_options: ignored.
 
     Raises:
@@ -65,9 +65,9 @@ def create(options: Any, backend_options: object = None) -> Group:
         size, occasion = options.group_size, "init_process_group()"
         ranks = tuple(range(size))
     topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
-    # MPI's own collectives, which follow, would wait for ever.
+    # MPI's own collectives, which follow, would hang.
     topology.allgather(None, met_within_s, occasion, setting)
-    # Its collectives do not pass torch's dispatcher with every version.
+    # With some versions of torch, its collectives do not pass the dispatcher.
     begin_without_mpi(ranks[rank], size, NAME)
     carrier = _carrier(topology, timeout_s)
     point_to_point = Messages if by_mpi(topology) else GlooMessages
@@ -82,7 +82,7 @@ def create(options: Any, backend_options: object = None) -> Group:
 
 
 def _carrier(topology: Topology, timeout_s: float) -> Carrier:
-    """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
+    """Make a carrier: the node's memory if ranks can share it, otherwise messages."""
     if topology.one_node:
         try:
             return OneNode(topology, timeout_s, describe, SETTING)

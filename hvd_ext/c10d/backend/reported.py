@@ -1,4 +1,4 @@
-"""A carrier whose collectives are events: a recorder counts them as it counts MPI's."""
+"""A carrier that reports its collectives as events: a recorder counts them like MPI's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class Reported:
     """A Carrier over another one.
 
-    A vector that all ranks hold or share out in the end is counted whole.
+    A vector that all ranks hold at the end, or that they divide, is counted as a whole.
 
     Attributes:
-        carrier: the other one.
+        carrier: the other carrier.
     """
 
     def __init__(self, carrier: Carrier) -> None:

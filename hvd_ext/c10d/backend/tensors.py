@@ -1,4 +1,4 @@
-"""Tensors as the memory that is communicated."""
+"""Tensors, and the memory that is communicated for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hvd_ext.shm.block import Block
 
 
 def check(name: str, tensors: Iterable[torch.Tensor], *, may_be_sparse: bool = False) -> None:
-    """Refuse what the ranks' memory cannot carry.
+    """Refuse tensors that the ranks' memory cannot carry.
 
     Args:
-        name: the collective's, for errors.
-        tensors: that it is called with.
-        may_be_sparse: it serves sparse tensors in coordinate format, too.
+        name: the collective's name, for errors.
+        tensors: the collective's arguments.
+        may_be_sparse: whether sparse tensors in coordinate format are also served.
 
     Raises:
         UsageError: a tensor is sparse or not on the CPU.
@@ -37,8 +37,8 @@ def check_written(name: str, tensors: Iterable[torch.Tensor]) -> None:
     """Refuse tensors that cannot hold a result.
 
     Args:
-        name: the collective's, for errors.
-        tensors: that it writes.
+        name: the collective's name, for errors.
+        tensors: those that it writes.
 
     Raises:
         UsageError: two elements of a tensor share memory.
@@ -53,7 +53,7 @@ def check_written(name: str, tensors: Iterable[torch.Tensor]) -> None:
 
 def _overlaps(tensor: torch.Tensor) -> bool:
     dims = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
-    # Behind the elements of the dimensions with shorter strides.
+    # This dimension's elements must begin behind those of dimensions with shorter strides.
     ends = [0]
     for stride, count in dims:
         ends.append(ends[-1] + stride * (count - 1))
@@ -61,13 +61,13 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def read(tensor: torch.Tensor) -> Block:
-    """A tensor's elements in their order; a copy where they do not lie so."""
+    """Return a tensor's elements in their order, copied if memory has another order."""
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.detach().contiguous().resolve_conj().resolve_neg()
     return Block(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 def write_back(tensor: torch.Tensor, block: Block) -> None:
-    """Have a tensor hold what is in its block now, as `read` gave that."""
+    """Copy the present content of its block, made by `read`, into a tensor."""
     if block.owner is not tensor:
         tensor.detach().copy_(cast("torch.Tensor", block.owner))

@@ -21,7 +21,7 @@ Run = Callable[[], object]
 
 
 class _Future(torch.futures.Future[Any]):
-    """A future that knows what it waits for."""
+    """A future that knows which operation it waits for."""
 
     work: Work | None = None
 
@@ -35,35 +35,35 @@ class Work(WorkBase):
     """One operation of a process group."""
 
     def __init__(self, name: str, result: Sequence[torch.Tensor]) -> None:
-        """Note what is under way.
+        """Note a running operation.
 
         Args:
-            name: as errors say it, such as "all_reduce()".
-            result: what the future will hold.
+            name: its name in errors, such as "all_reduce()".
+            result: the future's value.
         """
         super().__init__()
         self.name = name
         self._tensors = list(result)
-        # Made only for who asks for it.
+        # Made only if the program asks for it.
         self._future: _Future | None = None
         self._future_lock = threading.Lock()
         self._over = Gate()
         self._error: BaseException | None = None
-        # The error for a wait of so many seconds that was in vain.
+        # Makes the error of a wait that timed out after so many seconds.
         self.late: Callable[[str, float], HvdExtError] = lambda name, s: HvdExtError(
             f"{name} did not end within {s:g} s"
         )
-        # Called by a thread that is about to wait.
+        # A thread that is about to wait calls it.
         self.about_to_wait: Callable[[], None] = lambda: None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Have it be over, and wake whoever waits; callbacks run here."""
+        """End the operation, and wake the threads that wait; callbacks run here."""
         with self._future_lock:
             self._error = error
             self._over.set()
             future = self._future
         if future is not None and future.work is not None:
-            future.work = None  # no circle is left
+            future.work = None  # breaks the reference cycle
             self._complete(future)
 
     def _complete(self, future: _Future) -> None:
@@ -72,18 +72,18 @@ class Work(WorkBase):
             future.set_result(self._tensors)
         elif isinstance(error, Exception):
             future.set_exception(error)
-        else:  # Ctrl-C, for which a future has no place
+        else:  # Ctrl-C, which a future cannot hold
             future.set_exception(HvdExtError(f"{self.name} was interrupted"))
 
     @untraced
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is over; raises what it raised.
+        """Wait until the operation has ended; raises its error.
 
         Args:
             timeout: 0 or None: as long as the group allows.
 
         Raises:
-            StallError: it is not over in time; names the ranks that are missing, if known.
+            StallError: it did not end in time; names the missing ranks, if known.
         """
         limit_s = timeout.total_seconds() if timeout else 0.0
         with region("exposed", kind="communication"):
@@ -158,33 +158,34 @@ class Turns:
     Where the caller waits anyway and nothing is queued, the collective runs on the calling
     thread: handing it over takes longer than a short message does.
 
-    The callbacks of a collective's future come before the next collective, and what they begin
-    runs at once. So the order is the same on ranks where the collective was over before the
-    callback was added. A callback that waits for a queued collective gives the turn away.
+    The callbacks of a collective's future run before the next collective, and collectives that they
+    begin run at once. The order is therefore the same on ranks where the collective ended before
+    the callback was added. A callback that waits for a queued collective passes its turn to another
+    thread.
     """
 
     def __init__(self, fail: Callable[[str], None]) -> None:
-        """Run nothing yet.
+        """Start with an empty queue.
 
         Args:
             fail: reports to the other ranks why this one skips all later collectives.
         """
         self._fail = fail
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held by what runs
+        self._turn = threading.Lock()  # held by the collective that runs
         self._queue: deque[tuple[Work, Run]] = deque()
         self._unfinished = 0
         self._calls_back: int | None = None  # the thread that has the turn for callbacks
         self._closed = ""
-        # After this the ranks are out of step.
+        # The error after which the ranks are out of step.
         self._broken: BaseException | None = None
         self._thread: ProgressThread | None = None
 
     def run(self, work: Work, do: Run, waits: bool) -> None:
-        """Run `do` now or later, and settle `work` after it.
+        """Run `do` now or later, and then settle `work`.
 
         Raises:
-            UsageError: the turns are closed.
+            UsageError: the group is closed.
         """
         work.about_to_wait = self._give_turn_away
         with self._lock:
@@ -204,7 +205,7 @@ class Turns:
             self._run(work, do)
 
     def close(self, why: str, within_s: float) -> bool:
-        """Refuse what comes from now on, for this reason; returns whether nothing runs any more."""
+        """Refuse all later collectives, for this reason; returns whether none is running."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._closed = self._closed or why
@@ -226,7 +227,7 @@ class Turns:
         self._turn.acquire()
         if self._queue:
             self._run(*self._queue.popleft())
-        else:  # the thread that gave the turn away, or its heir, has run it
+        else:  # the thread that passed the turn on, or its successor, has run it
             self._turn.release()
 
     def _run(self, work: Work, do: Run) -> None:
@@ -238,14 +239,14 @@ class Turns:
                 self._end_turn()
 
     def _try(self, work: Work, do: Run) -> BaseException | None:
-        """Run it, unless an error before has left the ranks out of step; returns its error."""
+        """Run a collective, unless the ranks are out of step after an error; returns its error."""
         if self._broken is not None:
             return self._broken
         try:
             do()
         except AgreedError as error:
             return error
-        except BaseException as error:  # handed to whoever waits
+        except BaseException as error:  # raised in the thread that waits
             said = f"{work.name} failed on this rank: {one_line(error)}"
             self._broken = error if isinstance(error, HvdExtError) else HvdExtError(said)
             self._fail(one_line(error))

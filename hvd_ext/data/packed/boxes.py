@@ -1,4 +1,4 @@
-"""Which elements of a box lie in which blocks of a record; pure."""
+"""The elements of a box that are in given blocks of a record; pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Box = tuple[tuple[int, int], ...]  # (first, end) along each dim
 
 
 def per_dim(given: Any, dims: int) -> list[int | slice]:
-    """An index of NumPy's as one number or slice for each dim.
+    """Return an index of NumPy as one number or slice for each dim.
 
     Raises:
-        IndexError: it has more of them than there are dims.
-        TypeError: it has something else.
+        IndexError: it has more entries than there are dims.
+        TypeError: it has an entry of another type.
     """
     parts = list(given) if isinstance(given, tuple) else [given]
     dots = [place for place, part in enumerate(parts) if part is Ellipsis]
@@ -35,7 +35,7 @@ def per_dim(given: Any, dims: int) -> list[int | slice]:
 
 def _number(part: Any) -> int:
     try:
-        if not isinstance(part, bool):  # NumPy's mask of no dim
+        if not isinstance(part, bool):  # NumPy would take a bool as a mask without dims
             return index(part)
     except TypeError:
         pass
@@ -44,20 +44,20 @@ def _number(part: Any) -> int:
 
 
 def extent_of(chosen: int | range) -> tuple[int, int]:
-    """First and end of what encloses a number, or the numbers of a range."""
+    """Return the first and the end of the range that encloses a number or a range's numbers."""
     if isinstance(chosen, int):
         return chosen, chosen + 1
     return (min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1) if chosen else (0, 0)
 
 
 def runs(wanted: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and end of each run of what is wanted."""
+    """Return the first and the end of each run of wanted elements."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
 
 
 def run_boxes(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
-    """The boxes that a run of an array's elements is made of, in row-major order."""
+    """Return the boxes that make up a run of an array's elements, in row-major order."""
     if first >= end:
         return
     if not shape:
@@ -79,13 +79,13 @@ def run_boxes(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
 
 
 def boxes_in_blocks(field: Field, begin: int, blocks: NDArray[np.bool_], box: Box) -> list[Box]:
-    """The part of a box of a field that lies in some blocks of the record.
+    """Return the parts of a box of a field that are in some blocks of the record.
 
     Args:
-        field: the array; none of its elements lies in two blocks.
-        begin: where it begins in the record.
-        blocks: which ones.
-        box: of the array.
+        field: the array; no element is in two blocks.
+        begin: its offset in the record.
+        blocks: numbers of the blocks.
+        box: box of the array.
     """
     item = np.dtype(field.dtype).itemsize
     found = []

@@ -17,10 +17,10 @@ class Found:
     """The images of a folder.
 
     Attributes:
-        names: of the images, relative to the folder, in order.
-        classes: names of the class folders, in order; none where images lie in the folder itself.
-        labels: of each image the number of its class.
-        left_out: of each kind of other entries the names, relative to the folder.
+        names: names of the images, relative to the folder, in order.
+        classes: names of the class folders, in order; empty if the images are in the folder itself.
+        labels: number of each image's class.
+        left_out: names of the other entries by kind, relative to the folder.
     """
 
     names: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Found:
     left_out: dict[str, list[str]] = field(default_factory=dict)
 
     def describe_left_out(self) -> str:
-        """The other entries as text of one line, or ""."""
+        """Describe the other entries in one line, or ""."""
         return "; ".join(
             f"{kind}: {len(names)} (such as {names[0]!r:.80})"
             for kind, names in sorted(self.left_out.items())
@@ -37,7 +37,7 @@ class Found:
 
 
 def find_images(folder: Path) -> Found:
-    """The images that lie in a folder itself; there may be none."""
+    """List the images in a folder itself; there may be none."""
     found = Found()
     for entry in _entries(folder, "", found):
         if entry.is_dir():
@@ -48,7 +48,7 @@ def find_images(folder: Path) -> Found:
 
 
 def find_classes(folder: Path) -> Found:
-    """The images of each class folder and of the folders in it.
+    """List the images of each class folder and of the folders in it.
 
     Raises:
         UsageError: a class folder holds no image.
@@ -71,9 +71,9 @@ def find_classes(folder: Path) -> Found:
 
 
 def _walk(root: Path, below: str, found: Found, above: frozenset[str]) -> Iterator[str]:
-    """Names of the images of a folder, and of those in it, links followed."""
+    """List the names of the images of a folder and its subfolders, following links."""
     real = os.path.realpath(root / below)
-    if real in above:  # a link to a folder that it lies in
+    if real in above:  # a link to a folder that contains the link
         return
     for entry in _entries(root, below, found):
         name = f"{below}/{entry.name}"
@@ -84,7 +84,7 @@ def _walk(root: Path, below: str, found: Found, above: frozenset[str]) -> Iterat
 
 
 def _entries(root: Path, below: str, found: Found) -> Iterator[os.DirEntry[str]]:
-    """The entries of a folder by name, but for hidden ones, which are notes of other programs."""
+    """List a folder's entries by name, without hidden ones, which other programs write."""
     try:
         with os.scandir(root / below) as entries:
             listed = sorted(entries, key=lambda entry: entry.name)

@@ -13,18 +13,18 @@ from hvd_ext.errors import UsageError
 if TYPE_CHECKING:
     from PIL import Image
 
-# Formats whose header says how many bits a channel has, or which have 8 at most.
+# Formats whose header has the bits of a channel, or which have at most 8.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 _HEAD_BYTES = 4096
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def decode_image(file: Path | bytes, name: object = None) -> Image.Image:
-    """An image of at most 8 bits a channel, upright.
+    """Decode an image of at most 8 bits a channel, upright.
 
     Args:
-        file: an image file, or what it holds.
-        name: what errors call it; None: its path.
+        file: an image file, or its content.
+        name: its name in errors; None: its path.
 
     Raises:
         UsageError: it is not an image, is cut off, is far too large, has more than 8 bits a
@@ -38,20 +38,21 @@ def decode_image(file: Path | bytes, name: object = None) -> Image.Image:
 
 
 def image_size(file: Path | bytes, name: object = None) -> tuple[int, int]:
-    """Height and width of an image, upright; by its header alone.
+    """Read height and width of an upright image from its header only.
 
     Args:
-        file: an image file, or what it holds.
-        name: what errors call it; None: its path.
+        file: an image file, or its content.
+        name: its name in errors; None: its path.
 
     Raises:
-        UsageError: as `decode_image`, as far as the header says it.
+        UsageError: as `decode_image`, if the header shows it.
     """
     from PIL.ExifTags import Base
 
     with _opened(file, name) as image:
         width, height = image.size
-        # Not there, Pillow would decode all of a PNG to look for it; a TIFF's size is upright.
+        # Without this, Pillow would decode a whole PNG to find its orientation; a TIFF's size is
+        # upright.
         lies = "exif" in image.info and image.getexif().get(Base.Orientation, 1) >= 5
         return (width, height) if lies else (height, width)
 
@@ -78,13 +79,13 @@ def _opened(file: Path | bytes, name: object) -> Iterator[Image.Image]:
         raise UsageError(
             f"{name} is not a readable image (is it cut off?): it is none of {', '.join(_FORMATS)}"
         ) from error
-    # Decoders fail in any way for files that only begin well.
+    # Decoders raise any error for files of which only the beginning is valid.
     except Exception as error:
         raise UsageError(f"{name} is not a readable image (is it cut off?): {error}") from error
 
 
 def _require_8_bits(image: Image.Image, head: bytes, name: object) -> None:
-    """Raise UsageError for what Pillow would cut: more bits a channel, and all but one page."""
+    """Raise UsageError for what Pillow would drop: bits above 8, and all pages but one."""
     from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
     bits = 8
@@ -96,14 +97,14 @@ def _require_8_bits(image: Image.Image, head: bytes, name: object) -> None:
         bits = max(image.tag_v2.get(BITSPERSAMPLE, (1,)))
     if bits > 8:
         raise UsageError(f"{name} has {bits} bits a channel, not 8: convert it first")
-    # Those of MPO, which phones write as .jpg, are previews of the first one.
+    # Further pages of MPO, which phones write as .jpg, are previews of the first one.
     pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if pages > 1:
         raise UsageError(f"{name} has {pages} pages or frames: save each as a separate file")
 
 
 def _largest_value(head: bytes) -> int:
-    """The third number of a PBM, PGM or PPM file, which a bitmap does not have."""
+    """Return the third number of a PBM, PGM or PPM file; bitmaps have none."""
     lines = (line.partition(b"#")[0] for line in head.splitlines())
     magic, *numbers = b" ".join(lines).split(maxsplit=4)
     return 1 if magic in (b"P1", b"P4") else int(numbers[2])

@@ -51,14 +51,14 @@ class Field:
     """A part of every record.
 
     Attributes:
-        name: as in {"image": ..., "label": ...}.
-        kind: "array": of `dtype` and `shape`, the same in all records; "bytes": as it was
-            in a separate file; "pixels": a decoded image, (H, W, C) of uint8.
-        dtype: of an array, as numpy writes it.
-        shape: of an array.
+        name: the name, as in {"image": ..., "label": ...}.
+        kind: "array": an array of `dtype` and `shape`, the same in all records; "bytes": the
+            content of a file; "pixels": a decoded image, (H, W, C) of uint8.
+        dtype: type of an array, as numpy writes it.
+        shape: shape of an array.
 
     Raises:
-        UsageError: there can be no such field.
+        UsageError: such a field is not possible.
     """
 
     name: str
@@ -95,11 +95,11 @@ class Header:
 
     Attributes:
         samples: number of records.
-        fields: of each record; at most the last one varies in length.
-        classes: what labels are places in; may be empty.
+        fields: fields of each record; only the last one may vary in length.
+        classes: list that labels index; may be empty.
 
     Raises:
-        UsageError: there can be no such records.
+        UsageError: such records are not possible.
     """
 
     samples: int
@@ -123,7 +123,7 @@ class Header:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each field begins in a record."""
+        """Return the offset of each field in a record."""
         begins = [0]
         for field in self.fields[:-1]:
             begins.append(aligned(begins[-1] + field.count_bytes, 64))
@@ -137,7 +137,7 @@ class Header:
 
 
 def header_bytes(beginning: bytes) -> int:
-    """How long a header is that begins so."""
+    """Return the length of a header from its first bytes."""
     if len(beginning) < _HEAD.size or beginning[:8] != MAGIC:
         raise DamagedError("the header")
     return aligned(_HEAD.size + int(_HEAD.unpack_from(beginning)[1]), HEADER_BYTES)
@@ -147,7 +147,7 @@ def decode_header(data: bytes) -> Header:
     """Read a header.
 
     Raises:
-        DamagedError: it is not one, or has other bits.
+        DamagedError: it is not a header, or is damaged.
     """
     magic, length, check = _HEAD.unpack_from(data)
     text = data[_HEAD.size : _HEAD.size + length]
@@ -164,7 +164,7 @@ def decode_header(data: bytes) -> Header:
 
 
 def _is_number(dtype: object) -> bool:
-    """Whether elements are numbers, which have no other objects or fields in them."""
+    """Whether elements are plain numbers, without objects or fields."""
     if not isinstance(dtype, str) or not re.fullmatch(r"[<>|=]?[a-z]+[0-9]{0,3}", dtype):
         return False
     try:
@@ -175,7 +175,7 @@ def _is_number(dtype: object) -> bool:
 
 @dataclass(frozen=True)
 class Footer:
-    """Where the sections are: each from one number to the next, the last up to the footer."""
+    """The sections' offsets: each section ends where the next one, or the footer, begins."""
 
     file_bytes: int
     records: int
@@ -192,7 +192,7 @@ class Footer:
 
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
-        """Begin and end of what stands behind the records."""
+        """The begin and the end of the tables behind the records."""
         ends = (self.checks, self.names, self.file_bytes - FOOTER_BYTES)
         begins = (self.index, self.checks, self.names)
         return dict(zip(("index", "checks", "names"), zip(begins, ends, strict=True), strict=True))
@@ -202,7 +202,7 @@ def decode_footer(data: bytes, file_bytes: int) -> Footer:
     """Read the last bytes of a file that is `file_bytes` long.
 
     Raises:
-        DamagedError: they are not a footer, have other bits, or the file has another length.
+        DamagedError: they are not a footer, are damaged, or the file has another length.
     """
     if len(data) != FOOTER_BYTES or crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
         raise DamagedError("the end")
@@ -216,22 +216,22 @@ def decode_footer(data: bytes, file_bytes: int) -> Footer:
 
 
 def fingerprint(header: bytes, footer: bytes) -> str:
-    """A digest of all of a file: the footer's checksums are of the checksums of everything."""
+    """A digest of the whole file: the footer's checksums cover the checksums of all blocks."""
     return hashlib.sha256(header + footer).hexdigest()
 
 
 def aligned(position: int, to: int) -> int:
-    """The next multiple of `to` at or behind a position."""
+    """Return the next multiple of `to` at or after a position."""
     return -(-position // to) * to
 
 
 def record_begin(position: int, record_bytes: int) -> int:
-    """Where a record goes that cannot begin before a position."""
+    """Return the place of a record that cannot begin before a position."""
     return aligned(position, 4 * KIB if record_bytes >= 64 * KIB else 64)
 
 
 def check_places(header: Header, footer: Footer, places: NDArray[np.uint64]) -> None:
-    """See that every record lies among the records, behind the one before it, and is whole.
+    """Check that every record is in the section of records, in order, and whole.
 
     Args:
         header: fields of the records.
@@ -239,9 +239,9 @@ def check_places(header: Header, footer: Footer, places: NDArray[np.uint64]) -> 
         places: (samples, 2): offset and bytes of each record.
 
     Raises:
-        DamagedError: one does not.
+        DamagedError: a record is not.
     """
-    # Before anything is added, which could pass the end of the numbers.
+    # Checked before any addition, which could overflow.
     if places.max() > footer.file_bytes:
         raise DamagedError("the index")
     begins, lengths = places.astype(np.int64).T
@@ -259,10 +259,10 @@ def check_places(header: Header, footer: Footer, places: NDArray[np.uint64]) -> 
 
 
 def decode_names(data: bytes, samples: int) -> list[str]:
-    """The names of the samples; there may be none.
+    """Decode the names of the samples; there may be none.
 
     Raises:
-        DamagedError: they are not a text for each sample.
+        DamagedError: they are not one text for each sample.
     """
     try:
         names = json.loads(data)
@@ -276,28 +276,29 @@ def decode_names(data: bytes, samples: int) -> list[str]:
 
 
 def printable(name: str) -> str:
-    """A name as a message of one line shows it."""
+    """Return a name for a message of one line."""
     return name if name.isprintable() else repr(name)
 
 
 def blocks(record_bytes: int) -> int:
-    """How many checksums a record has."""
+    """Return the number of checksums of a record."""
     return -(-record_bytes // BLOCK_BYTES)
 
 
 def touched(field: Field, begin: int, box: tuple[tuple[int, int], ...]) -> NDArray[np.bool_]:
-    """Which blocks of its record a box of an array lies in.
+    """Return the blocks of the record that a box of an array touches.
 
     Args:
         field: the array.
-        begin: where it begins in the record.
+        begin: its offset in the record.
         box: (first, end) along each of its dims.
     """
     item = np.dtype(field.dtype).itemsize
     found = np.zeros(blocks(begin + field.count_bytes) + 1, np.int64)
     if any(first >= end for first, end in box):
         return found[:-1] > 0
-    # A run is contiguous: the last dim that is cut, and all dims behind it, which are whole.
+    # A run is contiguous: it covers the last dim that is cut, and all dims after it, which are
+    # whole.
     cut = [k for k, ends in enumerate(box) if ends != (0, field.shape[k])]
     inner = cut[-1] if cut else 0
     steps = [item * prod(field.shape[k + 1 :]) for k in range(len(box))]
@@ -311,15 +312,15 @@ def touched(field: Field, begin: int, box: tuple[tuple[int, int], ...]) -> NDArr
 
 
 def encode_pixels(image: NDArray[np.uint8]) -> bytes:
-    """An image (H, W, C), its shape before it."""
+    """Encode an image (H, W, C), with its shape in front."""
     return _PIXELS.pack(*image.shape).ljust(_PIXELS_BYTES, b"\0") + image.tobytes()
 
 
 def decode_pixels(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The image (H, W, C) of `encode_pixels`.
+    """Decode the image (H, W, C) of `encode_pixels`.
 
     Raises:
-        DamagedError: it has not as many bytes as its shape says.
+        DamagedError: the number of bytes does not match the shape.
     """
     shape = _PIXELS.unpack_from(data.data)
     try:

@@ -1,4 +1,4 @@
-"""The files that a packed file is taken apart into, each another one within a folder."""
+"""The files that `unpack` writes, each a different one within a folder."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def require_unpackable(source: str, fields: Sequence[Field], names: Sequence[str]) -> None:
-    """See that a packed file of these fields and names can be taken apart.
+    """Check that a packed file of these fields and names can be unpacked.
 
     Args:
-        source: what errors call it.
-        fields: of each sample.
-        names: of the samples; may be empty.
+        source: its name in errors.
+        fields: fields of each sample.
+        names: names of the samples; may be empty.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it cannot be unpacked.
     """
-    nowhere = Path(os.devnull) / "folder"  # no link is there to be followed
+    nowhere = Path(os.devnull) / "folder"  # the folder does not exist, so no link is followed
     file_paths(source, fields, names, nowhere, "rename it")
 
 
 def file_paths(
     source: object, fields: Sequence[Field], names: Sequence[str], folder: Path, then: str
 ) -> list[Path]:
-    """Where arrays, or else samples, go in a folder; links are followed.
+    """Return the paths of arrays, or of samples, in a folder; links are followed.
 
     Args:
-        source: what errors call the packed file.
-        fields: of each sample.
-        names: of the samples.
-        folder: gets the files.
+        source: name of the packed file in errors.
+        fields: fields of each sample.
+        names: names of the samples.
+        folder: folder for the files.
         then: the end of an error.
 
     Raises:
@@ -54,7 +54,7 @@ def file_paths(
             path = folder / name
             path = path.with_suffix(ending) if ending else path
             final = os.path.realpath(path)
-        except ValueError:  # it holds what no path can
+        except ValueError:  # it contains characters that no path can have
             path, final = folder, base
         problem = ""
         if final == base or os.path.commonpath([base, final]) != base:

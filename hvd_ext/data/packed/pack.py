@@ -77,10 +77,10 @@ def pack(samples: Samples, path: Path, advance: Advance) -> None:
 
 
 def encode(header: Header, values: dict[str, Any]) -> bytes:
-    """The record of a sample.
+    """Make the record of a sample.
 
     Raises:
-        UsageError: an array has not the shape that all are to have.
+        UsageError: an array does not have the shape of the field.
     """
     record = bytearray()
     for field, begin in zip(header.fields, header.offsets, strict=True):
@@ -102,7 +102,7 @@ def verify(file: PackedFile, advance: Advance) -> None:
     """Read all of a file.
 
     Raises:
-        UsageError: something is damaged.
+        UsageError: a part is damaged.
     """
     file.name(0)
     for number, _ in enumerate(_ahead(file.record, len(file))):
@@ -162,7 +162,7 @@ def _write_array(file: PackedFile, field: Field, path: Path, advance: Advance) -
 
 
 def _ahead(function: Callable[[int], T], count: int) -> Iterator[T]:
-    """The results for 0 to `count`, worked out on threads."""
+    """Compute the results for 0 to `count` on threads."""
     batches = (range(k, min(k + _BATCH, count)) for k in range(0, count, _BATCH))
     workers = len(os.sched_getaffinity(0))
     return chain.from_iterable(map_ahead(function, batches, workers=workers, ahead=1))

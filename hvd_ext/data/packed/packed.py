@@ -36,8 +36,8 @@ class PackedFile:
 
     Attributes:
         path: the file.
-        tables: what it says of its records.
-        copy: on the node's own disk, if one was asked for.
+        tables: its tables of the records.
+        copy: the copy on the node's own disk, if one was requested.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class PackedFile:
 
         Args:
             path: the file.
-            tables: as another rank has read them; None: they are read.
+            tables: tables that another rank has read; None: they are read.
             stage_to: a folder on this node's own disk, which gets a copy while the file is used;
-                what is there already is read there. One copy serves all processes of the node,
-                and those that come later.
+                pieces that are there are read from it. One copy serves all processes of the node,
+                and later ones.
             share_staging: ranks of all nodes, which read the file once together for their
                 copies, and send each other the pieces; None: each node reads all of it.
 
         Raises:
-            UsageError: it cannot be read, is no packed file, is cut off or damaged, or is not
+            UsageError: it cannot be read, is not a packed file, is cut off or damaged, or is not
                 the file of the tables.
-            HvdExtError: there is no space for the copy. With `share_staging` any of these is
-                raised on all ranks alike.
+            HvdExtError: there is no space for the copy. With `share_staging` each of these is
+                raised on all ranks.
         """
         self.path = Path(path)
         with agreed(share_staging):
@@ -91,12 +91,12 @@ class PackedFile:
 
     @property
     def fingerprint(self) -> str:
-        """Checksum of everything in the file."""
+        """Return the checksum of the whole file."""
         return self.tables.fingerprint
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that this object took from the file so far, for its copy too."""
+        """Return the bytes that this object has read from the file, also for its copy."""
         return self._reader.bytes_read
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class PackedFile:
         return self.header.samples
 
     def __getitem__(self, sample: int) -> dict[str, Any]:
-        """All fields of a sample.
+        """Return all fields of a sample.
 
         Raises:
             UsageError: it is damaged, or cannot be read.
@@ -114,11 +114,11 @@ class PackedFile:
         return self.decode(sample, self.record(sample))
 
     def record(self, sample: int, wanted: NDArray[np.bool_] | None = None) -> Bytes:
-        """The bytes of a record.
+        """Return the bytes of a record.
 
         Args:
             sample: its number.
-            wanted: the blocks to read; what the others would hold is not defined. None: all.
+            wanted: the blocks to read; the content of the others is undefined. None: all.
 
         Raises:
             UsageError: it is damaged, or cannot be read.
@@ -151,12 +151,12 @@ class PackedFile:
             sample: number of the sample.
         """
         offset, length = map(int, self.tables.places[sample])
-        # A longer one keeps the disk busy by itself.
+        # Reading a longer record keeps the disk busy by itself.
         if length <= _ANNOUNCED_BYTES:
             self._reader_of(offset, length).announce(offset, length)
 
     def _reader_of(self, begin: int, count: int) -> FileReader:
-        """Path of the copy, if it has these bytes by now."""
+        """Return the path of the copy, if it has these bytes by now."""
         return self.copy.reader if self.copy and self.copy.has(begin, count) else self._reader
 
     @property
@@ -165,14 +165,14 @@ class PackedFile:
         return self.tables.places[:, 1].astype(np.int64)
 
     def decode(self, sample: int, record: Bytes) -> dict[str, Any]:
-        """The fields of a sample.
+        """Return the fields of a sample.
 
         Args:
             sample: number of the sample, for errors.
             record: its bytes, as `record` returns them.
 
         Raises:
-            UsageError: its pixels are not as many as their shape says.
+            UsageError: the number of its pixels does not match their shape.
         """
         values: dict[str, Any] = {}
         for field, begin in zip(self.header.fields, self._offsets, strict=True):
@@ -191,10 +191,10 @@ class PackedFile:
         return values
 
     def field(self, name: str) -> PackedField:
-        """An "array" field of all samples, which is sliced as an array is.
+        """Return an "array" field of all samples, which can be sliced like an array.
 
         Args:
-            name: of the field.
+            name: name of the field.
 
         Raises:
             UsageError: there is no such field.
@@ -209,7 +209,7 @@ class PackedFile:
         return PackedField(self, self.header.fields[place], self._offsets[place])
 
     def name(self, sample: int) -> str:
-        """The name of a sample in its source, such as a path.
+        """Return the name of a sample in its source, such as a path.
 
         Args:
             sample: number of the sample.
@@ -226,7 +226,7 @@ class PackedFile:
         return f"sample {sample} ({layout.printable(self.name(sample))})"
 
     def close(self) -> None:
-        """Close the file, and end the copying of it."""
+        """Close the file, and stop copying it."""
         if self.copy:
             self.copy.close()
         self._reader.close()
@@ -238,13 +238,13 @@ class PackedFile:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[], PackedFile], tuple[()]]:
-        """Pickled by name; where it goes it is opened again, and shares no staging."""
+        """Pickle by path; the receiver opens the file again, without shared staging."""
         return partial(PackedFile, self.path, self.tables, stage_to=self._stage_to), ()
 
 
 @dataclass(frozen=True)
 class PackedField:
-    """An array over all samples; a slice reads only the blocks that it lies in.
+    """An array over all samples; a slice reads only the blocks that it touches.
 
     Attributes:
         file: the packed file.
@@ -267,7 +267,7 @@ class PackedField:
         return np.dtype(self.field.dtype)
 
     def of(self, record: Bytes) -> NDArray[Any]:
-        """The array that a record holds, in place.
+        """Return a view of the array in a record.
 
         Args:
             record: bytes of a sample, as `PackedFile.record` returns them.
@@ -279,11 +279,11 @@ class PackedField:
         return len(self.file)
 
     def __getitem__(self, index: Any) -> Any:
-        """The elements that numbers and slices choose, as NumPy's array would give them.
+        """Return the elements that numbers and slices select, as a NumPy array would.
 
         Raises:
-            IndexError: a number is not that of an element, or there are more than dimensions.
-            TypeError: the index has something else, such as a list.
+            IndexError: a number is out of range, or there are more numbers than dimensions.
+            TypeError: the index has an entry of another type, such as a list.
             UsageError: a sample is damaged, or cannot be read.
         """
         rows, *inner = per_dim(index, len(self.shape))

@@ -18,7 +18,7 @@ HDF5 = (".h5", ".hdf5", ".nc")
 
 
 class Source(Protocol):
-    """Anything that slices like an array: NumPy's, an h5py.Dataset, a zarr.Array, a procedure."""
+    """Anything that slices like an array: NumPy's, h5py.Dataset, zarr.Array, a procedure."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,13 +35,13 @@ class Source(Protocol):
 class Samples(Protocol):
     """Samples that can be packed: `len(samples)`, and `samples[i]`, a dict of the fields.
 
-    It is asked from several threads.
+    Several threads call it.
 
     Attributes:
-        fields: of each sample; at most the last one varies in length.
-        classes: what the field "label" is a place in; may be empty.
-        names: of the samples; may be empty.
-        left_out: what else the source has, as text of one line; or "".
+        fields: fields of each sample; only the last one may vary in length.
+        classes: list that the field "label" indexes; may be empty.
+        names: names of the samples; may be empty.
+        left_out: the source's other entries, in one line, or "".
     """
 
     fields: tuple[Field, ...]
@@ -57,7 +57,7 @@ class Samples(Protocol):
 class ImageFolder:
     """The images of DIR, or of DIR/class and below, in the order of their names.
 
-    Each is decoded once, to see that it is whole.
+    Each image is decoded once, to find damaged ones.
     """
 
     def __init__(self, folder: Path, *, decoded: bool = False) -> None:
@@ -102,13 +102,13 @@ class ImageFolder:
 
 
 class Arrays:
-    """Arrays with as many samples each; a field of every sample is a row of one of them."""
+    """Arrays of equal length: each sample's fields are the rows of the arrays at its number."""
 
     def __init__(self, arrays: Mapping[str, Source]) -> None:
         """Describe the samples; nothing is read yet.
 
         Raises:
-            UsageError: there is no array, they do not have as many rows, or are not of numbers.
+            UsageError: there is no array, the numbers of rows differ, or elements are not numbers.
         """
         rows = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
         if not rows or len(set(rows.values())) > 1 or 0 in rows.values():
@@ -140,7 +140,7 @@ class Arrays:
 
 
 def open_samples(sources: list[str], *, decoded: bool = False) -> Samples:
-    """Open what `pack` is given.
+    """Open the sources that `pack` is given.
 
     Args:
         sources: a folder of images or of .npy files, or NAME=FILE for each array, FILE
@@ -195,7 +195,7 @@ def open_source(file: str) -> Source:
             import zarr
 
             source = zarr.open(name, mode="r", path=dataset or None)
-        # A group has none.
+        # A group has no dtype.
         tuple(source.shape)
     except ImportError as error:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The tables of a packed file, which are checked as a whole when they are read."""
+"""The tables of a packed file, which are validated as a whole when they are read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hvd_ext.errors import UsageError
 
 @dataclass(frozen=True)
 class Tables:
-    """All of a packed file but its records: what one rank may read for all.
+    """All of a packed file but its records; one rank may read this for all ranks.
 
     Attributes:
         header: fields and classes.
         footer: where the sections are.
-        fingerprint: of the whole file.
+        fingerprint: fingerprint of the whole file.
         places: (samples, 2) u64: offset and bytes of each record.
         checks: crc32 of each block of each record, in order.
     """
@@ -35,13 +35,13 @@ class Tables:
 
     @classmethod
     def read(cls, path: Path) -> Tables:
-        """The tables of a file.
+        """Return the tables of a file.
 
         Args:
-            path: of the packed file.
+            path: path of the packed file.
 
         Raises:
-            UsageError: there is no such file, it is no packed file, is cut off or damaged, or
+            UsageError: there is no such file, it is not a packed file, is cut off or damaged, or
                 its tables contradict each other.
         """
         with FileReader(path) as reader:
@@ -49,10 +49,10 @@ class Tables:
 
     @classmethod
     def read_from(cls, reader: FileReader) -> Tables:
-        """The tables of an open file; raises as `read`.
+        """Return the tables of an open file; raises like `read`.
 
         Args:
-            reader: of the packed file.
+            reader: the open packed file.
         """
         try:
             return _read(reader)
@@ -60,10 +60,10 @@ class Tables:
             raise _not_whole(reader.path, error) from error
 
     def read_names(self, reader: FileReader) -> list[str]:
-        """The names of the samples, which may be an empty list; raises as `read`.
+        """Return the names of the samples, which may be an empty list; raises like `read`.
 
         Args:
-            reader: of the packed file.
+            reader: the open packed file.
         """
         try:
             section = _section(reader, self.footer, "names")
@@ -73,7 +73,7 @@ class Tables:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes that `read` takes from the file."""
+        """Return the bytes that `read` reads from the file."""
         footer = self.footer
         return footer.records + footer.names - footer.index + FOOTER_BYTES
 

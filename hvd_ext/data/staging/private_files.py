@@ -1,4 +1,4 @@
-"""Files that no other user of a node can have put there, or can change."""
+"""Files that no other user of a node can have created or can change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def private_folder(parent: Path) -> Path:
-    """The folder within `parent` that is this user's alone."""
+    """Return the folder within `parent` that only this user can access."""
     return parent / f"hvd_ext-{os.geteuid()}"
 
 
@@ -22,7 +22,7 @@ def open_private_folder(path: Path) -> int:
     """Make a folder, unless it is there, and open it; returns its descriptor.
 
     Raises:
-        HvdExtError: it is a link, another user's, or open to others.
+        HvdExtError: it is a link, belongs to another user, or is open to others.
         OSError: it cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,13 +45,14 @@ def open_private_file(folder: int, path: Path) -> int:
 
     Args:
         folder: its folder's descriptor.
-        path: the file's, of which the name counts.
+        path: the file's path; only its name counts.
 
     Returns:
         Its descriptor.
 
     Raises:
-        HvdExtError: it is a link, no file, another user's, or has a second name elsewhere.
+        HvdExtError: it is a link, is not a file, belongs to another user, or has a second name
+            elsewhere.
         OSError: it cannot be made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | _FLAGS

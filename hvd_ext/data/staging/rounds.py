@@ -1,4 +1,4 @@
-"""The plan of staging: which node reads which piece, and when; pure."""
+"""The plan of staging: the node that reads each piece, and its round; pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NO_READER = -1
 
 
 def readers(needs: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Each piece is read once, by the one of those that need it which reads the fewest so far.
+    """Assign each piece to the member that needs it and reads the fewest pieces so far.
 
     Args:
         needs: (members, pieces), whether a member needs a piece.
 
     Returns:
-        (pieces,): who reads it, or NO_READER if nobody needs it.
+        (pieces,): the member that reads it, or NO_READER if no member needs it.
     """
     found = np.full(needs.shape[1], NO_READER)
     reads = [0] * len(needs)
@@ -27,7 +27,7 @@ def readers(needs: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def reading_rounds(lacks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Which piece each node reads in each round, so that all get all.
+    """Choose the piece that each node reads in each round, so that all nodes get all pieces.
 
     Args:
         lacks: (nodes, pieces), whether a node lacks a piece.

@@ -1,8 +1,8 @@
 """Pieces of a file that the nodes of a job read once together, and send each other.
 
-In each round every node reads one piece, sends it to those that lack it, and receives theirs,
-one after another, each from another node at a time. Rounds begin together, so that all end
-with the same one; who waits sleeps. `rounds` says who reads what.
+In each round every node reads one piece, sends it to the nodes that lack it, and receives their
+pieces, one node after the other. Rounds begin together, so that all nodes end with the same one; a
+node that waits sleeps. `rounds` assigns the pieces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hvd_ext")
 
 _TAG = 1
-_CHECK_BYTES = 4  # a piece travels with its crc32 behind it
+_CHECK_BYTES = 4  # a piece is sent with its crc32 at the end
 
 
 class PieceSharing:
@@ -43,8 +43,8 @@ class PieceSharing:
         """Send the others the list of pieces that this node lacks. A collective over `leaders`.
 
         Args:
-            leaders: a rank of each node; it is kept for this alone.
-            lacks: (pieces,), those that this node lacks.
+            leaders: one rank of each node; used only for this.
+            lacks: (pieces,), whether this node lacks a piece.
         """
         from mpi4py import MPI
 
@@ -55,7 +55,7 @@ class PieceSharing:
         self._lacks = np.array(leaders.allgather(lacks))
         self._rounds = reading_rounds(self._lacks)
         self._timeout_s = STALL_TIMEOUT_S.read()
-        # Of this round: to whom, the request, and what it sends.
+        # This round's sends: receiver, request, and data.
         self._sent: list[tuple[int, MPI.Request, Bytes]] = []
 
     def __del__(self) -> None:
@@ -74,11 +74,11 @@ class PieceSharing:
 
         Args:
             read: reads a piece from the file, into memory of its length.
-            piece_bytes: how long a piece is.
-            ending: has all nodes end with the round that they are at.
+            piece_bytes: length of a piece.
+            ending: makes all nodes stop after the current round.
 
         Raises:
-            StallError: a node did not come; names it.
+            StallError: a node did not arrive; names it.
         """
         comm, me = self._comm, self._comm.rank
         for row in self._rounds:
@@ -106,7 +106,7 @@ class PieceSharing:
         comm.Free()
 
     def _read(self, read: Callable[[int, Bytes], None], piece: int, count: int) -> Bytes:
-        """A piece and its check; empty if it cannot be read."""
+        """Read a piece and append its checksum; empty if it cannot be read."""
         sealed = np.empty(count + _CHECK_BYTES, np.uint8)
         data = sealed[:-_CHECK_BYTES]
         try:
@@ -125,7 +125,7 @@ class PieceSharing:
         self._wait(self._comm.Irecv(sealed, peer, _TAG), peer, sealed, status)
         data = sealed[:-_CHECK_BYTES]
         if status.Get_count() < sealed.size:
-            return  # its reader has said why
+            return  # the node that should read it has logged the reason
         if np.array_equal(_check(data), sealed[-_CHECK_BYTES:]):
             yield piece, data
         else:

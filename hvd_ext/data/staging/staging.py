@@ -1,10 +1,10 @@
 """A copy of a file on a node's own disk, made piece by piece while the file is used.
 
-Which pieces are there is said by a file next to the copy, a byte for each, so processes need not
-talk: the one that holds the lock copies the missing pieces, and resumes where an earlier
-one ended. A piece counts once it was read back from the disk. Where nodes share the reading,
-those that hold the locks of their nodes send each other the pieces. Both files lie in a folder
-that is the user's alone, so that no other user can have made or changed them.
+A file next to the copy has a byte for each piece that is there, so processes need not communicate:
+the process that holds the lock copies the missing pieces, and resumes where an earlier one stopped.
+A piece counts once it was read back from the disk. If nodes share the reading, the processes that
+hold the locks of their nodes send each other the pieces. Both files are in a folder that only the
+user can access, so no other user can have made or changed them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOK_EVERY_S = 1.0
 
 
 class StagedCopy:
-    """The copy of one file; a thread makes it from when it is opened until it is whole.
+    """The copy of one file; a thread makes it while it is open, until it is whole.
 
     Attributes:
         path: the copy.
@@ -53,18 +53,18 @@ class StagedCopy:
     def __init__(
         self, source: FileReader, fingerprint: str, folder: Path, comm: MPI.Comm | None = None
     ) -> None:
-        """Take the space, and begin to copy. With `comm` a collective.
+        """Reserve the space, and begin to copy. With `comm` a collective.
 
         Args:
-            source: what is copied.
-            fingerprint: of what it holds; a later run with it finds its copy.
-            folder: on the node's own disk; the copy goes to a folder in it that is this user's.
-            comm: ranks of all nodes, which read the source once together; None: each node reads
-                all of it.
+            source: file to copy.
+            fingerprint: fingerprint of its content; a later run with the same one finds the copy.
+            folder: folder on the node's own disk; the copy goes to a private folder in it.
+            comm: ranks of all nodes, which read the source once together; None: each node reads all
+                of it.
 
         Raises:
-            HvdExtError: the folder cannot be written, or has too little space, or what is there
-                may come from another user; with `comm` on every rank alike.
+            HvdExtError: the folder cannot be written, has too little space, or its files may come
+                from another user; with `comm` on every rank.
         """
         self._source = source
         self.path = private_folder(folder) / f"{fingerprint[:32]}.pack"
@@ -87,7 +87,7 @@ class StagedCopy:
         """Whether the copy has these bytes."""
         if self._whole or count == 0:
             return True
-        if self._marks < 0:  # it is closed
+        if self._marks < 0:  # the copy is closed
             return False
         first, last = offset // PIECE_BYTES, (offset + count - 1) // PIECE_BYTES
         marks = os.pread(self._marks, last + 1 - first, first)
@@ -99,9 +99,9 @@ class StagedCopy:
         return self._whole
 
     def close(self) -> None:
-        """End the thread after the piece that it is at; what is there stays.
+        """End the thread after its current piece; finished pieces stay.
 
-        To close it again does nothing.
+        Closing again does nothing.
         """
         self._leave()
         not_at_exit(self._leave)
@@ -128,9 +128,9 @@ class StagedCopy:
             ) from error
 
     def _give_back(self) -> None:
-        """Close the files; if they hold nothing yet, take them away."""
+        """Close the files; remove them if they have no piece yet."""
         if self._marks >= 0 and b"\1" not in os.pread(self._marks, self._pieces, 0):
-            # Another process of the node may be at the same.
+            # Another process of the node may do the same at this moment.
             with contextlib.suppress(OSError):
                 os.unlink(self.path.name, dir_fd=self._folder)
                 os.unlink(self._marks_path.name, dir_fd=self._folder)
@@ -157,7 +157,7 @@ class StagedCopy:
         return PieceSharing(leaders, marks == 0)
 
     def _lock(self) -> bool:
-        """Have the lock, unless another process has it; it ends with its process."""
+        """Take the lock, unless another process has it; the lock ends with its process."""
         try:
             fcntl.flock(self._marks, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -193,7 +193,7 @@ class StagedCopy:
                 if failure is None:
                     try:
                         self._keep(piece, data)
-                    # The others go on, and need what this node reads.
+                    # The other nodes continue, and need the pieces that this node reads.
                     except (OSError, HvdExtError) as error:
                         failure = error
         except StallError as error:
@@ -217,16 +217,16 @@ class StagedCopy:
         self._source.into(data, piece * PIECE_BYTES)
 
     def _keep(self, piece: int, data: Bytes) -> None:
-        """Write a piece, and see that the disk has it.
+        """Write a piece, and check that the disk has it.
 
         Raises:
             OSError: it cannot be written.
-            HvdExtError: something else is read back.
+            HvdExtError: reading it back gives other bytes.
         """
         begin, expected = piece * PIECE_BYTES, crc32(data.data)
         _write(self._file, data, begin)
         os.fdatasync(self._file)
-        # What is read back is to come from the disk.
+        # The bytes that are read back must come from the disk.
         os.posix_fadvise(self._file, begin, data.size, os.POSIX_FADV_DONTNEED)
         found, block = 0, np.empty(MIB, np.uint8)
         for first in range(0, data.size, MIB):
@@ -242,7 +242,7 @@ class StagedCopy:
 
 
 def _take_space(descriptor: int, count: int, folder: Path) -> None:
-    """Take the space that a file lacks.
+    """Reserve the space that a file lacks.
 
     Raises:
         HvdExtError: there is too little.

@@ -1,4 +1,4 @@
-"""How much memory a store may take."""
+"""The memory that a store may use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hvd_ext.system.node_memory import free_bytes
 
 
 def rank_budget(local_size: int) -> int:
-    """The bytes that a rank may keep by default: a share of the free memory of its node.
+    """Return the bytes that a rank may keep by default: a share of its node's free memory.
 
     Args:
-        local_size: ranks on the node.
+        local_size: number of ranks on the node.
     """
     return int(SHARE_OF_FREE * free_bytes()) // local_size

@@ -1,10 +1,9 @@
 """Records on their way between ranks, moved by a separate thread.
 
-Sender and receiver know of each message beforehand, and who, how long and which tag: nothing
-is asked for. A shorter message says why a record could not be read. The thread looks for what has
-arrived, and sleeps in between: an MPI library moves long messages only while it is called. Once
-it has met an error, that is raised wherever a record is waited for or asked for, and the job ends
-soon: other ranks wait for this one.
+Sender and receiver know each message's partner, length and tag beforehand, so nothing is requested.
+A shorter message says why a record could not be read. The thread polls, and sleeps in between,
+because an MPI library moves long messages only while it is called. After an error, every wait or
+request for a record raises it, and the job ends soon, because other ranks wait for this one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Bytes = NDArray[np.uint8]
-# MPI promises tags up to 32767; a pair of ranks has never as many messages under way.
+# MPI guarantees tags up to 32767; a pair of ranks never has that many messages in flight.
 TAGS = 32_000
 _PIECE_BYTES = GIB  # MPI counts in 32 bits
 _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
@@ -39,12 +38,12 @@ _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
 
 @dataclass(eq=False)
 class _UnderWay:
-    """Something that a peer has a part in.
+    """A transfer in which a peer takes part.
 
     Attributes:
-        peer: its rank.
-        look: makes progress without waiting, and returns whether it has finished.
-        record: what it brings, if it brings something.
+        peer: the peer's rank.
+        look: makes progress without waiting, and returns whether the transfer has finished.
+        record: the result, if it has one.
     """
 
     peer: int
@@ -57,25 +56,25 @@ class RecordExchange:
     """Records that the ranks of a communicator send each other, or wait for.
 
     Attributes:
-        bytes_sent: so far.
-        bytes_received: so far.
+        bytes_sent: bytes sent so far.
+        bytes_received: bytes received so far.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
-        """Start the thread; collective over `comm`, of which a copy is taken."""
+        """Start the thread; collective over `comm`, which is copied."""
         from mpi4py import MPI
 
         self._comm = comm.Dup()
         self._comm.Set_name("hvd_ext.data")
-        # What a person knows a rank by: its number in the world, and its host.
+        # The names of ranks in messages: number in the world, and host.
         self._names = self._comm.allgather((MPI.COMM_WORLD.rank, socket.gethostname()))
         self._timeout_s = STALL_TIMEOUT_S.read()
         self.bytes_sent = self.bytes_received = 0
-        # Not a SimpleQueue, whose get() may wait for ever once its timeout is over (CPython 3.11).
+        # Not a SimpleQueue, whose get() may hang after its timeout (CPython 3.11).
         self._new: queue.Queue[_UnderWay | None] = queue.Queue()
         self._under_way: list[_UnderWay] = []
         self._failed = False
-        # Why nothing is moved any more; asked and set under the lock.
+        # The reason why nothing is moved any more; read and set under the lock.
         self._ended: HvdExtError | None = None
         self._lock = threading.Lock()
         self._leaving = threading.Event()
@@ -84,13 +83,13 @@ class RecordExchange:
         at_exit(self._leave)
 
     def send(self, data: Future[Bytes], length: int, peer: int, tag: int) -> None:
-        """Send what `data` will be, once it is there, or why it could not be read.
+        """Send the result of `data` once it is there, or the reason why it could not be read.
 
         Args:
-            data: the bytes.
-            length: how many they are.
-            peer: who receives them.
-            tag: that it receives them with.
+            data: future of the bytes.
+            length: number of bytes.
+            peer: rank that receives them.
+            tag: tag of the message.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.
@@ -114,12 +113,12 @@ class RecordExchange:
         self._begin(_UnderWay(peer, look))
 
     def receive(self, into: Bytes, peer: int, tag: int) -> Future[Bytes]:
-        """Receive what a peer sends with this tag.
+        """Receive the record that a peer sends with this tag.
 
         Returns:
-            `into`, once it is filled, which cannot be written to any more; raises UsageError if
-            the peer could not read it, StallError if that takes too long, or another HvdExtError
-            if the exchange fails before.
+            A future of `into`, which is then filled and read-only. It raises UsageError if the
+            peer could not read the record, StallError if it takes too long, or another HvdExtError
+            if the exchange fails first.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.
@@ -147,14 +146,15 @@ class RecordExchange:
         return record
 
     def wait_for(self, found: Callable[[], Bytes | None], peer: int) -> Future[Bytes]:
-        """Wait for what a peer writes where this rank sees it.
+        """Wait for a record that a peer writes into memory that this rank sees.
 
         Args:
-            found: returns it once it is there, or raises UsageError if the peer cannot read it.
-            peer: who writes it.
+            found: returns the record once it is there, or raises UsageError if the peer cannot read
+                it.
+            peer: rank that writes it.
 
         Returns:
-            The result of `found`; raises as that of `receive`.
+            A future of the result of `found`; it raises like that of `receive`.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.
@@ -175,10 +175,10 @@ class RecordExchange:
         return coming
 
     def close(self) -> None:
-        """Wait for what is under way, and end; a collective, unless something has failed."""
+        """Wait for unfinished transfers, and end; a collective, unless the exchange has failed."""
         self._new.put(None)
         self._thread.join()
-        # Where something is left under way, MPI may still write to it: `_leave` keeps it alive.
+        # MPI may still write to the memory of abandoned transfers, so `_leave` keeps it alive.
         if not self._failed:
             not_at_exit(self._leave)
             self._comm.Free()
@@ -190,7 +190,7 @@ class RecordExchange:
 
     def _begin(self, entry: _UnderWay) -> None:
         if entry.record is not None:
-            entry.record.set_running_or_notify_cancel()  # nobody can cancel what a peer does
+            entry.record.set_running_or_notify_cancel()  # a transfer by a peer cannot be cancelled
         with self._lock:
             if self._ended:
                 raise self._ended
@@ -215,19 +215,19 @@ class RecordExchange:
             end_job(failure)  # other ranks wait for this one
 
     def _end(self, error: HvdExtError) -> None:
-        """Raise an error wherever a record is waited for, and whenever one is asked for."""
+        """Raise an error in all waits for records, and in all later requests."""
         with self._lock:
             self._ended = error
         while not self._new.empty():
             if entry := self._new.get():
                 self._under_way.append(entry)
         for entry in self._under_way:
-            # Some have come while the error was on its way.
+            # Further transfers were begun in the meantime.
             if entry.record is not None and not entry.record.done():
                 entry.record.set_exception(error)
 
     def _move(self) -> None:
-        """Move what is begun, until the exchange is closed or left."""
+        """Move the transfers that have begun, until the exchange is closed or abandoned."""
         closing = False
         sleep_s = _SHORTEST_SLEEP_S
         while not self._leaving.is_set():
@@ -263,12 +263,12 @@ class RecordExchange:
 
 
 def why(error: BaseException, most: int) -> Bytes:
-    """An error's text, in at most so many bytes."""
+    """Encode an error's text in at most `most` bytes."""
     return np.frombuffer(str(error).encode()[:most], np.uint8)
 
 
 def said(text: Bytes) -> str:
-    """The text that `why` has made."""
+    """Decode the text that `why` has encoded."""
     return text.tobytes().rstrip(b"\0").decode(errors="ignore") or "a sample cannot be read"
 
 
@@ -278,7 +278,7 @@ def _parts(data: Bytes) -> list[Bytes]:
 
 
 def _failure_parts(error: BaseException, length: int) -> list[Bytes]:
-    """As many messages as a record of `length` bytes has, the first one shorter than its own."""
+    """Return as many messages as a record of `length` bytes has, the first one shorter."""
     first = why(error, max(0, min(_PIECE_BYTES, length) - 1))
     return [first, *(np.empty(0, np.uint8) for _ in range(_PIECE_BYTES, length, _PIECE_BYTES))]
 

@@ -1,8 +1,7 @@
-"""Samples that a group of ranks shares: each byte is read by one rank, whatever the cut.
+"""Samples that a group of ranks shares: one rank reads each byte, however the samples are cut.
 
-A MiB of a record is checked as a whole, and a cut along its width leaves some of each MiB to
-every rank. So each MiB is read by one of the ranks that need some of it, which sends the others
-theirs.
+A MiB of a record is checked as a whole, and a cut along the width gives every rank a part of each
+MiB. So one of the ranks that need a part of a MiB reads it, and sends the other ranks theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hvd_ext.errors import HvdExtError, UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Of each field, the boxes of it that one rank reads and another needs.
+# For each field, the boxes that one rank reads and another one needs.
 Parts = list[list[Box]]
 
 
@@ -37,11 +36,11 @@ class GroupReader:
     """
 
     def __init__(self, fields: Sequence[PackedField], boxes: Sequence[Box], comm: MPI.Comm) -> None:
-        """Work out who reads and sends what. A collective.
+        """Plan which rank reads and sends which boxes. A collective.
 
         Args:
-            fields: of one packed file.
-            boxes: of each field, what this rank needs of every sample.
+            fields: fields of one packed file.
+            boxes: for each field, the box that this rank needs of every sample.
             comm: the ranks that share each sample.
 
         Raises:
@@ -124,7 +123,7 @@ class GroupReader:
         return mine
 
     def close(self) -> None:
-        """Wait for what is under way, and end. A collective."""
+        """Wait for unfinished transfers, and end. A collective."""
         self._exchange.close()
 
     def _send(self, data: Bytes | HvdExtError, parts: Parts, peer: int, sample: int) -> None:
@@ -154,6 +153,6 @@ class GroupReader:
 
 
 def _index(box: Box, origin: Box | None = None) -> tuple[slice, ...]:
-    """Where a box lies in an array, or in another box."""
+    """Return the slices of a box in an array, or in another box."""
     begins = [first for first, _ in origin] if origin else [0] * len(box)
     return tuple(slice(a - o, b - o) for (a, b), o in zip(box, begins, strict=True))

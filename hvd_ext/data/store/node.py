@@ -1,4 +1,4 @@
-"""Arrays that the ranks of a node make together, and keep once in memory that they share."""
+"""Arrays that the ranks of a node make together, and keep once in shared memory."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _HEADER_BYTES = 4096  # map_files writes into it
 def share_arrays(
     count: int, make: Callable[[int], Sequence[NDArray[Any]]], world: MPI.Comm | None = None
 ) -> list[Arrays]:
-    """Make items, each once a node and by one of its ranks, for all ranks of the node.
+    """Make items for all ranks of a node, each item once and by one of the ranks.
 
-    Their memory is the kernel's own, bounded by no file system, and gone with the last rank,
-    however it ends. While items are made, a rank holds one more. Where ranks cannot share
-    memory, as between containers, each makes and keeps all, and a log line says so.
+    Their memory is anonymous: no file system limits it, and it is freed with the last rank, however
+    that ends. While items are made, a rank holds one additional item. If ranks cannot share memory,
+    as between containers, each makes and keeps all items, and a log line says so.
 
     Args:
         count: number of items.
-        make: the arrays of an item; is called for those that fall to this rank.
+        make: makes the arrays of an item; called for the items of this rank.
         world: the ranks of all nodes; None: all there are.
 
     Returns:
@@ -51,7 +51,7 @@ def share_arrays(
     node = (world or MPI.COMM_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
     fd = -1
     error: HvdExtError | None = None
-    # Of each array: where it lies, its dtype and its shape.
+    # Offset, dtype and shape of each array.
     made: list[list[tuple[int, str, tuple[int, ...]]]] = []
     end = _HEADER_BYTES
     try:
@@ -68,7 +68,7 @@ def share_arrays(
         error = HvdExtError(f"no memory for all samples, after {end} bytes of them: {failure}")
     except HvdExtError as failure:
         error = failure
-    except Exception as failure:  # every rank must hear of it
+    except Exception as failure:  # every rank must learn of the error
         error = HvdExtError(f"a sample cannot be made: {type(failure).__name__}: {failure}")
     everyones = node.allgather((made, error))
     errors = [entry[1] for entry in everyones if entry[1]]
@@ -95,7 +95,7 @@ def share_arrays(
 
 
 def _write(fd: int, array: NDArray[Any], offset: int) -> None:
-    # Written, not mapped: where no memory is left, it is an error, not a signal.
+    # Written, not mapped: if there is no memory left, that is an error and not a signal.
     data = array.reshape(-1).view(np.uint8).data
     done = 0
     while done < len(data):

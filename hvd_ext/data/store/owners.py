@@ -1,8 +1,8 @@
-"""Which rank keeps which sample, and who takes it from where at a step; pure.
+"""The rank that keeps each sample, and the senders and receivers of a step; pure.
 
-The rank that needs a sample first reads it, keeps it, and from then on gives it to whoever
-needs it: its owner. When that is follows from the order of samples, so every rank works out
-the same, and ranks need not ask each other.
+The owner of a sample is the rank that needs it first: it reads the sample, keeps it, and gives it
+to the ranks that need it later. This follows from the order of samples, so every rank computes the
+same owners without communication.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from hvd_ext.data.order import Order
 
 NO_OWNER = -1
 _ALIGNMENT = 64
-# Behind each record lie a flag, which is raised once the record is there, and a byte that is not
+# Two bytes follow each record: a flag that is set once the record is there, and a byte that is not
 # zero if the record could not be read.
 _FLAG_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where each sample of a step comes from; arrays with an entry per position.
+    """The source of each sample of a step; arrays with an entry per position.
 
     Attributes:
-        samples: their numbers.
+        samples: numbers of the samples.
         users: the ranks that need them.
         owners: the ranks that keep them, or NO_OWNER.
-        read: whether the user reads it from the file system: it is the owner and this is its
-            first use, or there is no owner.
+        read: whether the user reads the sample from the file system, because it is the owner and
+            this is the first use, or because there is no owner.
     """
 
     samples: NDArray[np.int64]
@@ -39,22 +39,23 @@ class Step:
     read: NDArray[np.bool_]
 
     def received(self, rank: int) -> NDArray[np.intp]:
-        """Entries that a rank receives from their owners."""
+        """Return the entries that a rank receives from their owners."""
         return np.flatnonzero((self.users == rank) & (self.owners != rank) & ~self.read)
 
     def sent(self, rank: int) -> NDArray[np.intp]:
-        """Entries that a rank sends to their users."""
+        """Return the entries that a rank sends to their users."""
         return np.flatnonzero((self.owners == rank) & (self.users != rank))
 
 
 class Owners:
-    """The keeper of each sample in a run that begins at some position.
+    """The owner of each sample in a run that begins at some position.
 
     Attributes:
-        owner: of each sample, or NO_OWNER where the owner's budget was used up before.
+        owner: owner of each sample, or NO_OWNER if the owner's budget was used up before.
         first_use: position at which each sample is needed first.
-        offsets: where it lies in its owner's memory, bytes; two more bytes follow it.
-        rank_bytes: what each rank keeps, bytes.
+        offsets: offset of each sample in its owner's memory, bytes; two more bytes follow the
+            sample.
+        rank_bytes: bytes that each rank keeps.
     """
 
     def __init__(
@@ -65,19 +66,19 @@ class Owners:
         lengths: NDArray[np.int64],
         budgets: NDArray[np.int64],
     ) -> None:
-        """Work it out.
+        """Compute the owners.
 
         Args:
-            order: of the samples.
+            order: order of the samples.
             first: position at which the run begins.
-            local_batch: samples of a rank a step.
+            local_batch: samples of a rank in a step.
             lengths: bytes of each sample.
             budgets: bytes that each rank may keep.
         """
         self.order, self.local_batch = order, local_batch
         self.ranks = len(budgets)
         self.global_batch = local_batch * self.ranks
-        # What is left of an epoch, and the one after it, have all samples.
+        # The rest of an epoch and the next epoch together have all samples.
         positions = np.arange(first, first + 2 * order.samples)
         row = order.between(first, first + 2 * order.samples)
         self.first_use = np.empty(order.samples, np.int64)
@@ -100,7 +101,7 @@ class Owners:
         self.owner[placed[fits]] = owner[placed[fits]]
 
     def step(self, first: int) -> Step:
-        """Where the samples of the step at position `first` come from."""
+        """Return the sources of the samples of the step at position `first`."""
         positions = np.arange(first, first + self.global_batch)
         samples = self.order.between(first, first + self.global_batch)
         owners = self.owner[samples]

@@ -1,6 +1,6 @@
-"""Samples in the memory of the ranks: read once by one of them, then sent to whoever needs them.
+"""Samples in the ranks' memory: one rank reads each once, and sends it to the ranks that need it.
 
-Within a node they are read in place, once a flag behind them says that they are there. Each
+Within a node, ranks read samples in place, once a flag behind a sample says that it is there. Each
 rank computes in `owners`, some steps ahead, which rank keeps and sends each sample.
 """
 
@@ -37,7 +37,7 @@ _HEADER_BYTES = 4096  # map_regions writes into it
 
 
 class Records(Protocol):
-    """Samples that a store can keep: bytes, whose number is known before they are read.
+    """Samples that a store can keep: bytes of a length that is known before they are read.
 
     Attributes:
         lengths: bytes of each sample.
@@ -47,30 +47,30 @@ class Records(Protocol):
     def lengths(self) -> NDArray[np.int64]: ...
 
     def record(self, sample: int) -> Bytes:
-        """The bytes of a sample, as they are on file; is called on several threads at once.
+        """Return the bytes of a sample in the file; several threads call it at once.
 
         Args:
             sample: number of the sample.
         """
 
     def decode(self, sample: int, record: Bytes) -> Any:
-        """The sample that a record holds.
+        """Return the sample in a record.
 
         Args:
             sample: number of the sample.
-            record: its bytes; they are shared, and cannot be written to.
+            record: its bytes, which are shared and read-only.
         """
 
 
 @dataclass(frozen=True)
 class StoreSize:
-    """Memory that a store needs.
+    """The memory that a store needs.
 
     Attributes:
-        samples_bytes: of all samples.
-        kept_bytes: of those that are kept, on all nodes.
-        node_bytes: the most that a node keeps.
-        ahead_bytes: the most that this rank has received and not handed out.
+        samples_bytes: bytes of all samples.
+        kept_bytes: bytes of the samples that all nodes together keep.
+        node_bytes: maximum that a node keeps.
+        ahead_bytes: maximum that this rank has received and not returned yet.
     """
 
     samples_bytes: int
@@ -91,7 +91,7 @@ class MemoryStore:
     """The samples of a run, each in the memory of one node.
 
     Attributes:
-        size: what it takes.
+        size: the memory that it needs.
     """
 
     def __init__(
@@ -104,19 +104,19 @@ class MemoryStore:
         comm: MPI.Comm,
         budget: int | None,
     ) -> None:
-        """Take the memory; nothing is read yet. A collective.
+        """Reserve the memory; nothing is read yet. A collective.
 
         Args:
             records: the samples; the same for all ranks of `comm`.
-            order: of the samples.
+            order: order of the samples.
             first: position at which the run begins.
-            local_batch: samples of a rank a step.
-            ahead: steps that are begun before they are asked for.
+            local_batch: samples of a rank in a step.
+            ahead: steps that begin before they are requested.
             comm: the ranks that share a step.
-            budget: bytes that this rank may keep; None: its part of what the node has free.
+            budget: bytes that this rank may keep; None: its part of the node's free memory.
 
         Raises:
-            HvdExtError: on every rank alike: the memory cannot be had.
+            HvdExtError: on every rank, if there is not enough memory.
         """
         require_threads(comm, "a store")
         self._records, self._first, self._batch = records, first, local_batch
@@ -136,7 +136,7 @@ class MemoryStore:
         self._regions = dict(zip(np.flatnonzero(self._local).tolist(), regions, strict=True))
         self._addresses = {owner: region.ctypes.data for owner, region in self._regions.items()}
         node.Free()
-        # Of the samples that this rank keeps, those that are not there yet.
+        # The samples that this rank keeps and that are not there yet.
         self._coming: dict[int, Future[Bytes]] = {}
         self._exchange = RecordExchange(comm) if comm.size > 1 else None
 
@@ -147,21 +147,21 @@ class MemoryStore:
 
     @property
     def bytes_received(self) -> int:
-        """From other nodes, so far."""
+        """Return the bytes received from other nodes so far."""
         return self._exchange.bytes_received if self._exchange else 0
 
     def start(self, first: int, pool: Executor) -> list[Future[Bytes]]:
-        """Begin to read, send and receive the records of a step; every rank begins the same.
+        """Begin to read, send and receive the records of a step, on all ranks.
 
         Args:
             first: position of the step.
-            pool: threads to read on.
+            pool: threads that read.
 
         Returns:
             The record of each of this rank's samples.
         """
         step, rank = self._owners.step(first), self._rank
-        # The number of the record among those of its user tells messages apart.
+        # The number of the record among those of its user identifies the message.
         before = (first - self._first) // self._owners.ranks
         mine: list[Future[Bytes]] = []
         for entry in np.flatnonzero(step.users == rank):
@@ -189,7 +189,7 @@ class MemoryStore:
         return mine
 
     def close(self) -> None:
-        """Wait for records that are under way, and forget all. A collective."""
+        """Wait for unfinished records, and forget all. A collective."""
         if self._exchange:
             self._exchange.close()
         self._regions.clear()
@@ -213,11 +213,11 @@ class MemoryStore:
         return record
 
     def _own(self, sample: int) -> Future[Bytes]:
-        """A sample that this rank keeps, or is about to."""
+        """Return a sample that this rank keeps or is going to keep."""
         return self._coming.get(sample) or _done(self._place(sample, self._rank))
 
     def _peers(self, sample: int, owner: int) -> Future[Bytes]:
-        """A sample that another rank of this node keeps, or is about to."""
+        """Return a sample that another rank of this node keeps or is going to keep."""
         record, flag = self._place(sample, owner), self._flag(sample, owner)
         record.flags.writeable = False
 
@@ -238,16 +238,16 @@ class MemoryStore:
             del self._coming[sample]
 
     def _place(self, sample: int, owner: int) -> Bytes:
-        """Where a rank of this node keeps a sample."""
+        """Return the memory in which a rank of this node keeps a sample."""
         begin = int(self._owners.offsets[sample])
         return self._regions[owner][begin : begin + int(self._lengths[sample])]
 
     def _flag(self, sample: int, owner: int) -> int:
-        """The address of the byte that says whether the sample is there."""
+        """Return the address of the byte that says whether the sample is there."""
         return self._addresses[owner] + int(self._owners.offsets[sample] + self._lengths[sample])
 
     def _failed(self, sample: int, owner: int) -> Bytes:
-        """The byte that says, once the sample is there, whether it could not be read."""
+        """Return the byte that says, once the sample is there, whether reading it failed."""
         at = int(self._owners.offsets[sample] + self._lengths[sample]) + 1
         return self._regions[owner][at : at + 1]
 
@@ -271,10 +271,10 @@ def _done(record: Bytes) -> Future[Bytes]:
 
 
 def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
-    """The ranks of `comm` that share memory with this one; a collective.
+    """Return the ranks of `comm` that share memory with this one; a collective.
 
-    Where some cannot that are on one node, as between containers, each is by itself, and a log
-    line says so.
+    If ranks of one node cannot share memory, as between containers, each is a group by itself, and
+    a log line says so.
     """
     from mpi4py import MPI
 
@@ -294,10 +294,10 @@ def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
 
 
 def _map(comm: MPI.Comm, node: MPI.Comm, own_bytes: int) -> list[Bytes]:
-    """The memory of each of the node's ranks; a collective over `comm`.
+    """Map the memory of each of the node's ranks; a collective over `comm`.
 
     Raises:
-        HvdExtError: on every rank alike: it cannot be had.
+        HvdExtError: on every rank, if there is not enough memory.
     """
     with agreed(comm):
         try:

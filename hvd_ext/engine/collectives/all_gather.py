@@ -1,4 +1,4 @@
-"""all_gather: rows travel from node to node around a ring; all of a node read them from memory.
+"""all_gather: rows travel from node to node around a ring; all ranks of a node read them there.
 
 On K nodes of n ranks a node sends (K-1) n rows and receives as many, which no algorithm can
 undercut. In a ring every node has one sender at a time: if all nodes sent to one at once, packets
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-# A row goes on from a node segment by segment, of which so many are under way.
+# A node passes a row on segment by segment; so many segments are in flight.
 _SEGMENT_BYTES, _UNDER_WAY = 64 * KIB, 4
 
 
@@ -35,9 +35,9 @@ def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> Non
     """Give every rank all ranks' rows.
 
     Args:
-        levels: the group's.
+        levels: the group's levels.
         rows: for each rank uint8, as long as `own`.
-        own: uint8, as long on every rank.
+        own: uint8, of the same length on every rank.
     """
     if levels.size * len(own) < RAILS_BYTES:
         _short(levels, rows, own)
@@ -55,7 +55,7 @@ def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> Non
                 memory[:] = part
             passed.append(_Row.of(levels, rank, memory))
         pass_around = partial(_pass_around, levels.comm, levels.nodes.count, passed)
-        # Meanwhile this thread copies the piece before.
+        # Meanwhile this thread copies the previous piece.
         return ticket, place, levels.thread.submit(pass_around).result if begin else pass_around
 
     under_way = begin_piece(0)
@@ -76,11 +76,11 @@ class _Row:
     """A row, or a part of it, that this rank passes on.
 
     Attributes:
-        memory: where it lies here.
-        travelled: how many nodes it has come through.
-        before: the rank that gives it to this one.
-        after: the rank that this one gives it to.
-        arriving: its segments that are on their way here.
+        memory: its memory on this rank.
+        travelled: number of nodes that it has passed.
+        before: the rank that sends it to this one.
+        after: the rank that this one sends it to.
+        arriving: the receives of its segments.
     """
 
     memory: Array
@@ -91,7 +91,7 @@ class _Row:
 
     @classmethod
     def of(cls, levels: Levels, rank: int, memory: Array) -> _Row:
-        """The row of a rank."""
+        """Return the row of a rank."""
         nodes, here = levels.nodes, levels.node
         return cls(
             memory,
@@ -105,13 +105,15 @@ class _Row:
 
 
 def _pass_around(comm: MPI.Comm, nodes: int, rows: Sequence[_Row]) -> None:
-    """Receive the rows that are not here yet, and send each on, unless the next node has it."""
+    """Receive the missing rows, and pass each on, unless the next node has it."""
     from mpi4py import MPI
 
     segments = -(-len(rows[0].memory) // _SEGMENT_BYTES)
-    # In each turn rows that have come through as many nodes arrive, and others leave, on all nodes.
+    # In each turn, all nodes receive rows that have passed the same number of nodes, and send
+    # others.
     turns = [(turn, number) for turn in range(1, nodes) for number in range(segments)]
-    # With short rows each turn waits for the previous one: a sleep would outlast the message.
+    # With short rows, each turn waits for the previous one: a sleep would take longer than the
+    # message.
     wait = finish if segments > 1 else MPI.Request.Wait
     leaving: deque[MPI.Request] = deque()
 

@@ -1,7 +1,7 @@
-"""all_reduce: a node's ranks reduce each a shard, which then goes between the nodes.
+"""all_reduce: each of a node's ranks reduces a shard, which is then reduced between the nodes.
 
-A node sends and receives 2 (K-1)/K n bytes on K nodes, as a ring of the nodes does, and as many of
-its ranks as every node has share the work (rails). While a piece of a long message is under way
+A node sends and receives 2 (K-1)/K n bytes on K nodes, as a ring of the nodes does. As many of its
+ranks as the smallest node has divide the work (rails). While a piece of a long message travels
 between the nodes, the next one is reduced within.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-_PLACES = 2  # of Levels: so many pieces are under way at most
+_PLACES = 2  # of Levels: at most so many pieces are in flight
 
 
 def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:
@@ -34,7 +34,7 @@ def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: 
         array: 1-D and contiguous, of the type that stores `dtype`.
         dtype: a key of DTYPES.
         operation: "sum", "min", "max" or "product".
-        scale: 1, or of a sum one over the number of ranks, for the average.
+        scale: 1, or for an average the sum's factor, one over the number of ranks.
 
     Returns:
         The algorithm between the nodes.
@@ -65,7 +65,7 @@ def _reduce_piece(
     part: Array,
     in_background: bool,
 ) -> Callable[[], None]:
-    """Reduce a piece within the node, and begin the rest; the result finishes it."""
+    """Reduce a piece within the node and begin the rest; the returned function finishes it."""
     rails, rail = levels.nodes.rails, levels.local_rank
     cut = shard(len(part), rails, rail, part.itemsize) if rail < rails else (0, 0)
     ticket, place = levels.next()
@@ -94,10 +94,10 @@ def _reduce_piece(
 
 
 def _flat(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:
-    """All ranks' messages, for what is short or where no two ranks share memory."""
+    """Reduce by messages of all ranks: short ones, or if no two ranks share memory."""
     group = Group(len(levels.nodes.ranks), max(map(len, levels.nodes.ranks)))
     algorithm = choose(levels.table, group, array.nbytes, DTYPES[dtype].dtype_class)
-    # An average, which `prepare` takes before it rounds.
+    # An average, which `prepare` computes before it rounds.
     name = operation if scale == 1.0 else "average"
     prepare(algorithm, levels.comm, array, find_operation(name), dtype)()
     return algorithm

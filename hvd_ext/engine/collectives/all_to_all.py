@@ -24,11 +24,11 @@ _UNDER_WAY, _SHORT_BYTES = 2, 64 * KIB
 
 
 def all_to_all(levels: Levels, outs: Sequence[Array], owns: Sequence[Array]) -> None:
-    """Give each rank one of `owns`, and fill `outs` with what each gave.
+    """Send each rank one of `owns`, and receive each rank's block into `outs`.
 
     Args:
-        levels: the group's.
-        outs: for each rank uint8, as long as what that rank gives this one.
+        levels: the group's levels.
+        outs: for each rank uint8, as long as the block that this rank gets from it.
         owns: for each rank uint8; an empty one makes no message.
     """
     under_way: deque[Transfers] = deque()

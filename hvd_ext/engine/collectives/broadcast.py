@@ -1,7 +1,7 @@
 """broadcast: the root's node reads it from memory, and each of its rails sends a shard.
 
-A long message passes from node to node, a piece behind the other (a pipelined chain), so that every
-node sends and receives it once.
+A long message passes from node to node, piece by piece (a pipelined chain), so that every node
+sends and receives it once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-# A chain of K nodes takes K-2 pieces longer than the message: it is worth it with so many for each.
+# A chain of K nodes takes K-2 pieces longer than the message: it pays with this many pieces for
+# each of these.
 _PIECES_A_NODE = 8
-# Shorter pieces cost more than they save, and so does a chain for fewer of them.
+# Shorter pieces cost more than they save, and so does a chain with fewer pieces.
 _LEAST_PIECE_BYTES, _LEAST_PIECES = 64 * KIB, 4
 
 
 def broadcast(levels: Levels, array: Array, root: int) -> None:
-    """Give every rank what the root has.
+    """Copy the root's array to every rank.
 
     Args:
-        levels: the group's.
-        array: uint8, as long on every rank.
+        levels: the group's levels.
+        array: uint8, of the same length on every rank.
         root: a rank of the group.
     """
     if len(array) < RAILS_BYTES or levels.size == 1:
@@ -59,7 +60,7 @@ def _from_root(levels: Levels, array: Array, root: int, rails: int) -> None:
         memory = holder[place : place + len(part)]
         if levels.rank == root:
             memory[:] = part
-        # Once all have met, the root writes where the piece before this one lies.
+        # Once all ranks have met, the root overwrites the place of the previous piece.
         leaving.wait()
         levels.meet(ticket)
         if levels.local_rank < rails:
@@ -93,7 +94,7 @@ def _to_node(levels: Levels, array: Array, root: int, rails: int) -> None:
         (ticket, place, piece), part = under_way, array[begin : begin + piece_bytes]
         if is_rail and by_chain:
             arriving.wait()
-            # What left before lies where the next piece goes.
+            # The piece that was sent before is in the place of the next piece.
             leaving.wait()
             if not is_last:
                 leaving.send(piece, _neighbor(levels, 1))
@@ -109,7 +110,7 @@ def _to_node(levels: Levels, array: Array, root: int, rails: int) -> None:
 
 
 def _cut(part: Array, rails: int, local_rank: int) -> slice:
-    """The bytes of a piece that a rail takes."""
+    """Return the bytes of a piece that a rail sends."""
     return slice(*shard(len(part), rails, local_rank, 1)) if local_rank < rails else slice(0)
 
 
@@ -119,6 +120,6 @@ def _neighbor(levels: Levels, distance: int) -> int:
 
 
 def _place_in_rail(levels: Levels, root: int) -> int:
-    """The rank, in this rank's rail, of the one on the root's node."""
+    """Return the number, in this rank's rail, of the rank on the root's node."""
     rail, of_rank = levels.nodes.rail(levels.local_rank), levels.nodes.of_rank
     return next(place for place, rank in enumerate(rail) if of_rank[rank] == of_rank[root])

@@ -1,4 +1,4 @@
-"""The two levels that the collectives stand on: a node's memory, and messages between nodes."""
+"""The two levels of the collectives: a node's memory, and messages between nodes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
 
-# What a node's ranks put into memory at once: it is in the caches still when peers read it.
+# The bytes that a node's ranks put into memory at once: still in the caches when peers read them.
 PIECE_BYTES = MIB
-# From here on a message is cut among a node's ranks. Below, what counts is how soon a message
-# arrives, and the MPI library's own collectives are used.
+# Messages of at least this length are divided among a node's ranks. Below it, latency counts, and
+# the MPI library's own collectives are used.
 RAILS_BYTES = 64 * KIB
 # So many are there before a sleep would be over.
 _SOON_BYTES = 256 * KIB
 
 
 class Levels:
-    """The ranks of one group, its memory within each node, and its communicators between them.
+    """The ranks of one group, its memory within each node, and its communicators between nodes.
 
     Attributes:
-        rank, size: in the group.
-        nodes: which ranks share one.
-        local_rank: among those of this rank's node.
+        rank, size: number in the group, and number of ranks.
+        nodes: the ranks of each node.
+        local_rank: number among the ranks of this node.
         comm: all ranks, for messages.
-        rail: the ranks with this local rank, one of each node that has as many.
-        memories: of the node's ranks by local rank, uint8: two places of PIECE_BYTES.
+        rail: the ranks with this local rank, one of each node that has so many ranks.
+        memories: memory of the node's ranks by local rank, uint8: two places of PIECE_BYTES.
         relayed: by local rank, the ranks whose messages each of them passes on.
         table: names the algorithm of an allreduce between nodes.
     """
@@ -50,10 +50,10 @@ class Levels:
     def __init__(self, topology: Topology) -> None:
         """Make the memory and the communicators; collective over the group.
 
-        Ranks that cannot share memory are a node each.
+        Each rank that cannot share memory counts as a node.
 
         Raises:
-            WindowError: on every rank, if one of them cannot even have memory for itself.
+            WindowError: on every rank, if one of them cannot even get memory for itself.
         """
         world = topology.world
         self.rank, self.size = world.rank, world.size
@@ -94,15 +94,15 @@ class Levels:
         return self.memories[self.local_rank]
 
     def next(self) -> tuple[int, int]:
-        """The next ticket, and where its place begins in every rank's memory.
+        """Return the next ticket, and the offset of its place in every rank's memory.
 
-        Places alternate: who is ready with a ticket has read what lay in the other place.
+        Places alternate: a rank that is ready with a ticket has read the other place.
         """
         self._ticket += 1
         return self._ticket, (self._ticket & 1) * PIECE_BYTES
 
     def meet(self, ticket: int) -> None:
-        """Be ready with a ticket, and wait until the node's ranks are."""
+        """Report that this rank is ready with a ticket, and wait until the node's ranks are."""
         self._monitored(lambda limit_s: self.window.meet(ticket, limit_s))
 
     def reduce(self, exchange: NodeExchange, ticket: int) -> None:
@@ -114,7 +114,7 @@ class Levels:
         self._monitored(lambda limit_s: self.window.finish(ticket, limit_s))
 
     def close(self, finished: bool) -> None:
-        """Give back the communicators, if nothing runs any more."""
+        """Return the communicators, if all calls have ended."""
         if self._thread is not None:
             self._thread.close()
         if finished:
@@ -124,7 +124,7 @@ class Levels:
 
 
 def _shared(topology: Topology) -> tuple[MPI.Comm, MPI.Comm, NodeWindow]:
-    """The ranks that share memory, those with this local rank, and the memory; collective."""
+    """Find the ranks that share memory, those with this local rank, and the memory; collective."""
     from mpi4py import MPI
 
     if not topology.one_node:
@@ -152,7 +152,7 @@ class Transfers:
         self.bytes = 0
 
     def send(self, part: Array, to: int) -> None:
-        """Begin to send what must stay as it is until `wait`; nothing if it is empty."""
+        """Begin to send a block that must not change until `wait`; nothing if it is empty."""
         self._requests += [self._comm.Isend(piece, to, TAG) for piece in _pieces(part)]
         self.bytes += part.nbytes
 
@@ -162,7 +162,7 @@ class Transfers:
         self.bytes += part.nbytes
 
     def wait(self) -> None:
-        """Wait for all that was begun; sleep meanwhile where that takes a while."""
+        """Wait for all messages that have begun; sleep if that takes long."""
         requests, self._requests = self._requests, []
         if self.bytes <= _SOON_BYTES:
             for request in requests:

@@ -1,4 +1,4 @@
-"""reduce_scatter: a node's partial sum of a row goes to the rank that the row is for.
+"""reduce_scatter: a node's partial sum of a row is sent to the rank of that row.
 
 On K nodes of n ranks a node sends (K-1)/K of the whole, which no algorithm can undercut.
 """
@@ -29,12 +29,12 @@ def reduce_scatter(
     """Give every rank its row of the reduction of all ranks' arrays.
 
     Args:
-        levels: the group's.
+        levels: the group's levels.
         out: 1-D and contiguous, of the type that stores `dtype`.
-        own: `size` times as long, the same on every rank.
+        own: `size` times as long as `out`, of the same length on every rank.
         dtype: a key of DTYPES.
         operation: "sum", "min", "max" or "product".
-        scale: what every element of a sum is multiplied by.
+        scale: factor of every element of a sum.
     """
     if own.nbytes < RAILS_BYTES:
         whole = own.copy()

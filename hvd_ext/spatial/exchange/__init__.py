@@ -1,1 +1,1 @@
-"""Halo exchanges and their adjoints, over MPI or over threads that stand in for ranks."""
+"""Halo exchanges and their adjoints, over MPI or over threads in place of ranks."""

@@ -13,7 +13,7 @@ from hvd_ext.spatial.geometry.partition import Box, lengths
 
 
 def index_of(box: Box, origin: Box) -> tuple[Any, ...]:
-    """The index of a global box in a tensor whose trailing dims hold `origin`."""
+    """Return the index of a global box in a tensor whose trailing dims are the box `origin`."""
     return (
         ...,
         *(
@@ -24,7 +24,7 @@ def index_of(box: Box, origin: Box) -> tuple[Any, ...]:
 
 
 def lead_of(tensor: Tensor, dims: int) -> tuple[int, ...]:
-    """Sizes of the dims before the last `dims`."""
+    """Return the sizes of the dims before the last `dims`."""
     return tuple(tensor.shape[: tensor.ndim - dims])
 
 
@@ -35,7 +35,7 @@ class Join(Function):
     def forward(
         ctx: Any, box: Box, boxes: Sequence[Box], fill: float, like: Tensor, *parts: Tensor
     ) -> Tensor:
-        """Put pieces together; parts past the boxes are ties, and count for nothing."""
+        """Put pieces together; parts beyond the boxes are ties, which add nothing."""
         pieces, ties = parts[: len(boxes)], parts[len(boxes) :]
         ctx.box, ctx.boxes = box, boxes
         ctx.save_for_backward(*ties)
@@ -63,7 +63,7 @@ class Add(Function):
 
     @staticmethod
     def forward(ctx: Any, box: Box, boxes: Sequence[Box], total: Tensor, *parts: Tensor) -> Tensor:
-        """Add pieces; parts past the boxes are ties, and count for nothing."""
+        """Add pieces; parts beyond the boxes are ties, which add nothing."""
         ctx.box, ctx.boxes = box, boxes
         ctx.save_for_backward(*parts[len(boxes) :])
         ctx.mark_dirty(total)
@@ -73,7 +73,7 @@ class Add(Function):
 
     @staticmethod
     def backward(ctx: Any, total: Tensor) -> tuple[Any, ...]:
-        """The total's gradient is that of the first part as it is."""
+        """Pass the total's gradient unchanged to the first part."""
         found = _Cut.apply(ctx.box, ctx.boxes, total, *ctx.saved_tensors)
         return (None, None, total, *found)
 
@@ -81,8 +81,8 @@ class Add(Function):
 class _Cut(Function):
     """(block, ties) -> the pieces in boxes, and zeros for the ties: the adjoint of Join.
 
-    The ties are arguments so that a second backward comes by the exchange on all ranks,
-    and not only on those whose outputs it went into.
+    The ties are arguments so that a second backward passes the exchange on all ranks, and not only
+    on those whose outputs used it.
     """
 
     @staticmethod
@@ -92,7 +92,7 @@ class _Cut(Function):
         ctx.box, ctx.boxes = box, boxes
         ctx.like = joined.new_empty((*lead_of(joined, len(box)), *(0 for _ in box)))
         ctx.save_for_backward(*ties)
-        # Kernels would copy what is not contiguous, and keep the whole meanwhile.
+        # Kernels would copy a tensor that is not contiguous, and keep the whole meanwhile.
         kept = layout(joined)
         pieces = (joined[index_of(at, box)].contiguous(memory_format=kept) for at in boxes)
         return (*pieces, *map(torch.zeros_like, ties))

@@ -1,7 +1,7 @@
 """The interface of a communication library for spatial layers, and its version for MPI.
 
-Calls come in the same order on every rank of a communicator, since each is decided from
-global shapes; a message is identified by how many exchanges came before it.
+Calls come in the same order on every rank of a communicator, because each call follows from global
+shapes. The number of earlier exchanges identifies a message.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hvd_ext.variables import STALL_TIMEOUT_S
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A peer, and the pieces that it is sent as one message: of any strides.
+# A peer, and the pieces of one message to it, with any strides.
 Send = tuple[int, Sequence[Tensor]]
 # A peer, and the memory for its message: 1-D and contiguous.
 Receive = tuple[int, Tensor]
-# MPI promises tags up to 32767; exchanges so far apart are never under way together.
+# MPI guarantees tags up to 32767; exchanges with so many others between them never overlap.
 _TAGS = 32_000
-# Most often a neighbor comes before so many looks.
+# Usually a neighbor arrives before so many polls.
 _LOOKS = 5000
 
 
 def joined(pieces: Sequence[Tensor]) -> Tensor:
-    """Pieces as one message, 1-D: new memory."""
+    """Copy pieces into one message, 1-D, in new memory."""
     return torch.cat([piece.detach().reshape(-1) for piece in pieces])
 
 
@@ -51,20 +51,20 @@ class Communicator(Protocol):
     ) -> Callable[[], None]:
         """Start to send pieces to peers and to fill memory; returns the call that waits.
 
-        Every rank of the group calls it, also one with no part in the exchange. Nothing that is
-        sent or received is touched until the call that waits.
+        Every rank of the group calls it, also ranks without messages in this exchange. The memory
+        of messages must not be used before the call that waits.
 
         Args:
-            sends: to each peer one message.
-            receives: from each peer one message.
-            like: any tensor of the dtype and on the device of this exchange.
+            sends: one message to each peer.
+            receives: one message from each peer.
+            like: any tensor of this exchange's dtype and device.
         """
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' `tensor`, the same bits on each of them."""
+        """Return the sum of all ranks' `tensor`, with the same bits on each rank."""
 
     def group(self, members: Sequence[int]) -> Communicator:
-        """The communicator of `members`, of which this rank is one; collective."""
+        """Make the communicator of `members`, which include this rank; collective."""
 
 
 class MpiCommunicator:
@@ -78,7 +78,7 @@ class MpiCommunicator:
         self._comm.Set_name(name)
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
-        # What a person knows a rank by: its number in the world, and its host.
+        # The names of ranks in messages: number in the world, and host.
         self._names: list[tuple[int, str]] = self._comm.allgather(
             (MPI.COMM_WORLD.rank, socket.gethostname())
         )
@@ -90,7 +90,7 @@ class MpiCommunicator:
     ) -> Callable[[], None]:
         self._started += 1
         tag = self._started % _TAGS
-        # Memory of devices goes by way of the host: no MPI has to know about them.
+        # Device memory is copied through the host, so MPI needs no support for devices.
         arrivals = [
             (peer, tensor, tensor if tensor.device.type == "cpu" else tensor.cpu())
             for peer, tensor in receives
@@ -125,8 +125,8 @@ class MpiCommunicator:
         host = tensor.detach().to("cpu", copy=True).contiguous()
         if host.dtype in (torch.float16, torch.bfloat16):
             host = host.float()
-        # Summed in the order of the ranks on each of them: the same bits everywhere,
-        # whichever way the MPI library would have gone.
+        # Every rank sums in the order of the ranks, so all have the same bits, whatever the MPI
+        # library's algorithm.
         rows = torch.empty((self.size, *host.shape), dtype=host.dtype)
         others = [rank for rank in range(self.size) if rank != self.rank]
         with region("sum over space", kind="communication"):
@@ -166,7 +166,7 @@ class MpiCommunicator:
         ):
             return
         if len(requests) < len(peers):
-            # A collective does not say which rank it lacks.
+            # A collective does not report which ranks it lacks.
             raise StallError(f"one or more of {self._stalled(peers, occasion)}")
         pairs = zip(peers, requests, strict=True)
         if late := [peer for peer, request in pairs if not request.Test()]:
@@ -178,7 +178,7 @@ class MpiCommunicator:
         return report.sentence([hosts.get(rank, "") for rank in range(max(hosts) + 1)])
 
     def _reap(self) -> None:
-        """Drop the buffers of exchanges that ended without being waited for."""
+        """Free the buffers of exchanges that ended without a wait."""
         from mpi4py import MPI
 
         self._unfinished = [kept for kept in self._unfinished if not MPI.Request.Testall(kept[0])]

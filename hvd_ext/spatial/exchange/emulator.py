@@ -60,11 +60,11 @@ class _Mailboxes:
             self._changed.notify_all()
 
     def left(self) -> int:
-        """Letters that were not taken."""
+        """Return the messages that were not received."""
         return len(self._letters)
 
     def _look(self) -> None:
-        """Notice when no rank is left that could send what the others wait for."""
+        """Detect that no rank is left that could send the messages that others wait for."""
         if self._awaited and len(self._awaited) == self._working:
             self._stuck = True
             self._changed.notify_all()
@@ -84,7 +84,7 @@ class EmulatedCommunicator:
     def start(
         self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
     ) -> Callable[[], None]:
-        """Post what is sent; the call that is returned takes what is received."""
+        """Post the messages; the returned call receives."""
         self._count += 1
         count = self._count
         for peer, pieces in sends:
@@ -104,7 +104,7 @@ class EmulatedCommunicator:
         return wait
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, in their order."""
+        """Return the sum over all ranks, in their order."""
         peers = [rank for rank in range(self.size) if rank != self.rank]
         mine = tensor.detach().clone().contiguous()
         theirs = {rank: mine.new_empty(mine.shape) for rank in peers}
@@ -125,7 +125,7 @@ class EmulatedCommunicator:
 
 
 def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
-    """Run `function(communicator)` as `size` ranks, and return what each returned.
+    """Run `function(communicator)` as `size` ranks, and return each rank's result.
 
     Tensors must be on the CPU: autograd runs devices' backward on one thread, where ranks
     would wait for each other.
@@ -135,7 +135,7 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
         function: a rank's whole work; makes its ProcessGrid over the communicator.
 
     Raises:
-        Exception: whatever the first rank to fail raised; the others are ended.
+        Exception: the error of the first rank that fails; the others are ended.
         StallError: every rank waits for a message that will not come; names one.
     """
     mailboxes = _Mailboxes(size)
@@ -151,13 +151,13 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
         except _Ended:
             pass
         except BaseException as error:
-            # The caller raises it; nothing is lost.
+            # The caller raises it, so no error is lost.
             errors.append(error)
         finally:
             mailboxes.leave(failed)
 
     if size == 1:
-        # No thread: a debugger, a profiler and grad mode see the caller's own.
+        # Without a thread, so that debuggers, profilers and grad mode are the caller's.
         return [function(EmulatedCommunicator(mailboxes, (0,), 0, "world"))]
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:

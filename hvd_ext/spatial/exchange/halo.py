@@ -5,12 +5,12 @@
     (interior is computed)             (backward of the interior)
     FinishExchange  waits              FinishAdjoint   waits, and adds what came
 
-The adjoint of StartExchange is FinishAdjoint, that of FinishExchange is StartAdjoint, and
-the other way round: a second backward is the first one's forward.
+The adjoint of StartExchange is FinishAdjoint, that of FinishExchange is StartAdjoint, and vice
+versa: the backward of a backward is the forward exchange.
 
 Autograd runs nodes in the reverse of the order in which they were made. All ranks make
 the same nodes for an exchange, whether or not they have a part in it ("ties" keep them in
-the graph), so that backward meets exchanges in one order everywhere.
+the graph), so that backward reaches the exchanges in the same order on all ranks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Exchanged(Generic[T]):
     """The result of `exchange_around`.
 
     Attributes:
-        interior: what was computed meanwhile.
+        interior: result of the computation meanwhile.
         slices: the boxes of the own shard.
-        pieces: what was received, in the order of `ExchangePlan.received_boxes`.
+        pieces: the received pieces, in the order of `ExchangePlan.received_boxes`.
         ties: must go into the output, on every rank.
     """
 
@@ -58,12 +58,12 @@ def exchange_around(
     overlap: bool,
     whole: bool = False,
 ) -> Exchanged[T]:
-    """Exchange halos, and compute what needs none meanwhile.
+    """Exchange halos, and compute the interior meanwhile.
 
     Args:
-        plan: who sends what.
+        plan: the messages.
         comm: the space group.
-        boxes: within the own shard, handed to `compute` as views of `local`.
+        boxes: boxes within the own shard, passed to `compute` as views of `local`.
         local: the shard.
         compute: the interior, from the boxes.
         overlap: compute before waiting, not after.
@@ -71,7 +71,7 @@ def exchange_around(
     """
     if not plan.active:
         slices = [local[index_of(box, plan.shard)] for box in boxes]
-        # A block of nothing but padding must depend on the input as all others do.
+        # A block that is only padding must depend on the input, as all others do.
         return Exchanged(compute(slices), slices, [], [] if boxes else [local])
     exchange = HaloExchange(plan, comm, whole=whole)
     token, *slices = StartExchange.apply(exchange, boxes, local)
@@ -86,8 +86,7 @@ def exchange_around(
 class HaloExchange:
     """One exchange, from its start to its finish; forward or, as the adjoint, backward.
 
-    With `whole`, the shard is handed out as a single slice, whose gradient comes back as
-    new memory.
+    With `whole`, the shard is returned as a single slice, whose gradient comes back in new memory.
 
     Attributes:
         lead: sizes of the dims before those that are split.
@@ -133,20 +132,20 @@ class HaloExchange:
             total = like.new_zeros((*self.lead, *lengths(shard)))
             for number, (box, part) in enumerate(zip(boxes, slices, strict=True)):
                 target = total[index_of(box, shard)]
-                # The first, usually the interior, meets nothing but zeros.
+                # The first slice, usually the interior, is added to zeros.
                 _ = target.add_(part) if number else target.copy_(part)
         for box, part in self._finish():
             total[index_of(box, shard)] += part
         return total
 
     def adjoint(self) -> HaloExchange:
-        """The exchange that goes back, for its start; its finish finds it as `started_adjoint`."""
+        """Return the backward exchange, to start it; its finish finds it as `started_adjoint`."""
         self._adjoint = HaloExchange(self._plan, self._comm, whole=self._whole)
         return self._adjoint
 
     @property
     def started_adjoint(self) -> HaloExchange:
-        """The last result of `adjoint`."""
+        """Return the last result of `adjoint`."""
         assert self._adjoint is not None, "the halves of an exchange ran in the wrong order"
         return self._adjoint
 
@@ -175,26 +174,26 @@ class HaloExchange:
 
     def _finish(self) -> list[tuple[Box, Tensor]]:
         assert self._receive is not None
-        # Buffers end with it: the graph keeps this object.
+        # Frees the buffers, because the graph keeps this object.
         receive, self._receive = self._receive, None
         return receive()
 
 
 class StartExchange(Function):
-    """(local) -> token, slices of local; sends what peers need of it."""
+    """(local) -> token, slices of local; sends the parts that peers need."""
 
     @staticmethod
     def forward(
         ctx: Any, exchange: HaloExchange, boxes: Sequence[Box], local: Tensor
     ) -> tuple[Tensor, ...]:
-        """Send; `boxes`, within the own shard, are handed on as views."""
+        """Send; `boxes`, within the own shard, are returned as views."""
         ctx.exchange, ctx.boxes = exchange, boxes
         ctx.save_for_backward(local.new_empty(0))
         return (local.new_zeros(()), *exchange.start(local, boxes))
 
     @staticmethod
     def backward(ctx: Any, token: Tensor, *slices: Tensor) -> tuple[Any, ...]:
-        """Wait for the gradients that FinishExchange.backward asked for, and add all."""
+        """Wait for the gradients that FinishExchange.backward requested, and add all."""
         exchange = ctx.exchange.started_adjoint
         return (None, None, FinishAdjoint.apply(exchange, ctx.boxes, token, *slices))
 
@@ -204,7 +203,7 @@ class FinishExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, exchange: HaloExchange, token: Tensor) -> tuple[Tensor, ...]:
-        """Wait for what StartExchange asked for."""
+        """Wait for the pieces that StartExchange requested."""
         ctx.exchange, ctx.lead = exchange, exchange.lead
         # Read in backward on every rank: under activation checkpointing it makes all
         # of them recompute, and so exchange, at the same place.
@@ -230,18 +229,18 @@ class StartAdjoint(Function):
 
     @staticmethod
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
-        """Wait for what FinishAdjoint.backward asked for."""
+        """Wait for the pieces that FinishAdjoint.backward requested."""
         return (None, None, *FinishExchange.apply(ctx.exchange.started_adjoint, token))
 
 
 class FinishAdjoint(Function):
-    """(token, slices) -> local: slices where they belong, plus what peers sent."""
+    """(token, slices) -> local: slices in their places, plus the pieces that peers sent."""
 
     @staticmethod
     def forward(
         ctx: Any, exchange: HaloExchange, boxes: Sequence[Box], token: Tensor, *slices: Tensor
     ) -> Tensor:
-        """Add up what this rank has, wait, and add what came."""
+        """Add this rank's slices, wait, and add the received pieces."""
         ctx.exchange, ctx.boxes = exchange, boxes
         return exchange.finish_adjoint(token, boxes, slices)
 

@@ -12,25 +12,25 @@ from hvd_ext.spatial.exchange.communicator import Communicator
 
 
 class ScaleGradient(Function):
-    """A tensor on its way between partitioned and replicated, where gradients count otherwise."""
+    """A tensor that becomes replicated or partitioned, which changes the scale of its gradient."""
 
     @staticmethod
     def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
         """The tensor times ranks ** power; its gradient times ranks ** back.
 
-        With `fresh` the gradient comes as new memory that nothing else reads.
+        With `fresh`, the gradient is new memory that nothing else reads.
         """
         ctx.ranks, ctx.power, ctx.back, ctx.fresh = ranks, power, back, fresh
         if power == 0:
             return tensor.view_as(tensor)
-        # Divided, not multiplied by 1 / ranks: what is a multiple stays exact.
+        # Divided, not multiplied by 1 / ranks, so that multiples of ranks stay exact.
         return tensor * ranks if power > 0 else tensor / ranks
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         """Scale; a second backward scales as forward did."""
         if ctx.fresh and ctx.back == 1 and not torch.is_grad_enabled():
-            # Large weights' gradients are most of what there is to write here.
+            # Most of the memory to write here is gradients of large weights.
             return (None, None, None, None, gradient.mul_(ctx.ranks))
         return (
             None,
@@ -42,7 +42,7 @@ class ScaleGradient(Function):
 
 
 class SumOverSpace(Function):
-    """The sum of every rank's tensor; its own adjoint."""
+    """Sum of every rank's tensor; its own adjoint."""
 
     @staticmethod
     def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
@@ -71,10 +71,10 @@ class AverageGradient(Function):
 
 
 def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
-    """A replicated tensor on its way into a partitioned operation.
+    """Return a replicated tensor as an operand of a partitioned operation.
 
-    The backward pass returns this rank's share of its gradient, times the ranks, so that the
-    mean over the space group is the gradient, as of everything that is replicated.
+    The backward pass returns this rank's share of its gradient, times the ranks, so that the mean
+    over the space group is the gradient, as for all replicated tensors.
 
     Args:
         tensor: replicated.
@@ -88,10 +88,10 @@ def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -
 
 
 def to_replicated(tensor: Tensor, comm: Communicator) -> Tensor:
-    """A shard on its way into an exchange that makes the same of it on every rank.
+    """Return a shard as the input of an exchange whose result is the same on every rank.
 
-    That exchange adds up the gradients of all ranks, and their mean is meant: the sum
-    that comes back is divided.
+    The backward of that exchange sums the gradients of all ranks, but the gradient is their mean,
+    so the sum is divided.
     """
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
@@ -100,7 +100,7 @@ def to_replicated(tensor: Tensor, comm: Communicator) -> Tensor:
 
 
 def average_gradient(tensor: Tensor, comm: Communicator) -> Tensor:
-    """A parameter that the ranks of `comm` have, which is to get the mean of their gradients."""
+    """Return a parameter that the ranks of `comm` have, so that it gets their mean gradient."""
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
     averaged: Tensor = AverageGradient.apply(comm, tensor)
@@ -108,7 +108,7 @@ def average_gradient(tensor: Tensor, comm: Communicator) -> Tensor:
 
 
 def from_first(tensor: Tensor, comm: Communicator) -> Tensor:
-    """The first rank's `tensor`; a collective."""
+    """Return the first rank's `tensor`; a collective."""
     if comm.size == 1:
         return tensor
     flat = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor).view(-1)
@@ -120,7 +120,7 @@ def from_first(tensor: Tensor, comm: Communicator) -> Tensor:
 
 
 def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:
-    """Sum of every rank's tensor, for each rank to use on its own shard."""
+    """Return the sum of every rank's tensor, which each rank uses on its own shard."""
     if comm.size == 1:
         return tensor
     total: Tensor = SumOverSpace.apply(comm, tensor)
@@ -128,7 +128,7 @@ def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:
 
 
 def by_rank(tensor: Tensor, comm: Communicator) -> Tensor:
-    """Every rank's `tensor`, (ranks, *shape), for results that are small."""
+    """Return every rank's `tensor`, (ranks, *shape), for small results."""
     zeros = torch.zeros_like(tensor)
     rows = [tensor if rank == comm.rank else zeros for rank in range(comm.size)]
     return sum_over_space(torch.stack(rows), comm)

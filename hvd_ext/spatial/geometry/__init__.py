@@ -1,1 +1,1 @@
-"""Which rank owns, needs and sends which cells: integers only, no torch, no MPI."""
+"""The cells that each rank owns, needs and sends: integers only, no torch, no MPI."""

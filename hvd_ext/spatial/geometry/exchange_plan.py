@@ -1,8 +1,8 @@
-"""Which rank sends what to which so that each rank of a grid has the inputs it needs: pure.
+"""The messages that bring each rank of a grid the inputs that it needs: pure.
 
-Every rank knows the global extents, so each works out both ends of all its messages by
-itself, and nothing is negotiated. A message goes straight from owner to user, diagonal
-neighbors and those several shards away included.
+Every rank has the global extents, so each computes both ends of all its messages by itself, and
+nothing is negotiated. A message goes straight from owner to user, also to diagonal neighbors and
+over several shards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hvd_ext.spatial.geometry.partition import Box, Interval, position, product,
 from hvd_ext.spatial.geometry.windows import transfers
 
 Needs = tuple[tuple[Interval, ...], ...]
-# Boxes of each peer.
+# Boxes by peer.
 Messages = tuple[tuple[int, tuple[Box, ...]], ...]
 
 
@@ -27,8 +27,8 @@ class ExchangePlan:
         shard: the block that this rank owns.
         sends: boxes of it that each peer needs, by rank in the space group.
         receives: boxes that this rank needs of each peer.
-        received_boxes: all of these, in the order of the messages.
-        active: whether any rank of the group sends anything: the same on all of them.
+        received_boxes: all boxes of `receives`, in the order of the messages.
+        active: whether any rank of the group sends a message; the same on all ranks.
     """
 
     shard: Box
@@ -48,7 +48,7 @@ def plan_exchange(
         extents: global extent of each dim.
         needed: per dim, per part, the intervals of [0, extent) that the part needs;
             disjoint and ascending.
-        coordinates: of this rank in the grid.
+        coordinates: this rank's place in the grid.
     """
     parts = tuple(map(len, needed))
     # between[dim][to][of]: the intervals that `to` needs of `of`.
@@ -87,7 +87,7 @@ def _between(extent: int, needs: Needs) -> list[list[list[Interval]]]:
 def _messages(
     parts: tuple[int, ...], coordinates: tuple[int, ...], shared: list[list[list[Interval]]]
 ) -> Messages:
-    """The boxes shared with each peer, given what is shared along each dim."""
+    """Return the boxes shared with each peer, from the intervals shared along each dim."""
     near = [[at for at, intervals in enumerate(along) if intervals] for along in shared]
     return tuple(
         (

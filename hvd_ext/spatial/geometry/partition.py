@@ -1,8 +1,8 @@
-"""The canonical partition: who owns which part of an extent, by arithmetic alone.
+"""The canonical partition: the parts of an extent and their owners, computed by arithmetic.
 
-It depends on the global extent and on the number of parts, never on how a tensor came
-about: two tensors of equal extents are cut in the same places, so that a skip connection finds its
-other end on the same rank, whatever strides and upsamplings lie between.
+It depends only on the global extent and the number of parts, not on the operations that made a
+tensor. Two tensors of equal extents are cut in the same places, so both ends of a skip connection
+are on the same rank, whatever strides and upsamplings are between them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Box = tuple[Interval, ...]
 
 @functools.lru_cache(maxsize=4096)
 def cuts(extent: int, parts: int) -> tuple[int, ...]:
-    """The `parts` + 1 places where an extent is cut: shard i is [cuts[i], cuts[i + 1]).
+    """Return the `parts` + 1 places at which an extent is cut: shard i is [cuts[i], cuts[i + 1]).
 
-    Shards differ by at most one; some are empty where there are more parts than cells.
-    The cuts of half the extent, doubled, are never more than one cell from these, so a
-    layer of stride 2 moves next to nothing between ranks.
+    Shards differ by at most one cell; some are empty if there are more parts than cells. The cuts
+    of half the extent, doubled, differ from these by at most one cell, so a layer of stride 2 moves
+    very little data between ranks.
     """
     return tuple(extent * index // parts for index in range(parts + 1))
 
 
 def shard(extents: Sequence[int], parts: Sequence[int], coordinates: Sequence[int]) -> Box:
-    """The block [begin, end) per dim that the rank at `coordinates` of the grid owns."""
+    """Return the block [begin, end) per dim that the rank at `coordinates` of the grid owns."""
     bounds = [cuts(extent, count) for extent, count in zip(extents, parts, strict=True)]
     return tuple((bound[at], bound[at + 1]) for bound, at in zip(bounds, coordinates, strict=True))
 
@@ -42,7 +42,7 @@ def volume(box: Box) -> int:
 
 
 def intersect(one: Interval, other: Interval) -> Interval:
-    """The intersection of two intervals; an empty interval starts where it ends."""
+    """Return the intersection of two intervals; an empty interval starts where it ends."""
     begin, end = max(one[0], other[0]), min(one[1], other[1])
     return (begin, max(begin, end))
 
@@ -53,7 +53,7 @@ def intersect_boxes(one: Box, other: Box) -> Box | None:
 
 
 def position(parts: Sequence[int], coordinates: Sequence[int]) -> int:
-    """Rank in the space group of the rank at `coordinates`: row-major, last axis fastest."""
+    """Return the rank at `coordinates` in the space group: row-major, last axis fastest."""
     rank = 0
     for count, at in zip(parts, coordinates, strict=True):
         rank = rank * count + at
@@ -70,9 +70,9 @@ def coordinates_of(parts: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def peel(box: Box, inner: Box) -> list[Box]:
-    """Cut what is around `inner` inside `box` into at most two slabs per dim.
+    """Cut the part of `box` around `inner` into at most two slabs per dim.
 
-    The slabs are disjoint and, with `inner`, fill `box`. An empty inner leaves `box` whole.
+    The slabs are disjoint and, with `inner`, fill `box`. If `inner` is empty, `box` stays whole.
     """
     if any(begin >= end for begin, end in inner):
         return [box] if all(begin < end for begin, end in box) else []
@@ -86,5 +86,5 @@ def peel(box: Box, inner: Box) -> list[Box]:
 
 
 def product(choices: Sequence[Sequence[Interval]]) -> list[Box]:
-    """All boxes made of one interval per dim, in row-major order."""
+    """Return all boxes with one interval per dim, in row-major order."""
     return list(itertools.product(*choices))

@@ -16,7 +16,7 @@ class Block:
 
     Attributes:
         outputs: their box.
-        inputs: what they need, unclipped.
+        inputs: the box of inputs that they need, unclipped.
         own: the part of `inputs` within the rank's own shard, or None.
         received: the parts within received boxes, as (number of the box, part of it).
     """
@@ -33,11 +33,11 @@ class WindowPlan:
 
     Attributes:
         owned: the outputs that this rank owns.
-        exchange: how it gets the inputs that they need.
-        interior: outputs that need nothing of other ranks; None if there are too few.
+        exchange: the exchange that brings the inputs that they need.
+        interior: outputs that need no input of other ranks; None if there are too few.
         boundary: the other outputs.
-        padding: zeros on both sides of the shard, per dim, from which the operation makes
-            just `owned`; None if no number does.
+        padding: zeros on both sides of the shard, per dim, with which the operation computes
+            exactly `owned`; None if that is not possible.
     """
 
     owned: Box
@@ -48,7 +48,7 @@ class WindowPlan:
 
     @property
     def interior_share(self) -> float:
-        """Part of the owned outputs that are interior."""
+        """Return the share of interior outputs in the owned outputs."""
         return volume(self.interior.outputs) / volume(self.owned) if self.interior else 0.0
 
 
@@ -64,12 +64,12 @@ def plan_windows(
     """Plan an operation.
 
     Args:
-        windows: per split dim, which inputs an output needs.
+        windows: per split dim, the inputs that an output needs.
         extents: global extents of the input.
         outputs: global extents of the output.
         parts: ranks along each dim.
-        coordinates: of this rank in the grid.
-        least_share: part of the owned outputs below which an interior is not worth it.
+        coordinates: this rank's place in the grid.
+        least_share: share of the owned outputs below which a separate interior does not pay.
     """
     owned = shard(outputs, parts, coordinates)
     needed = tuple(

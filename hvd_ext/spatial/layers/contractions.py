@@ -1,4 +1,4 @@
-"""Matrix products and einsum: split dims are kept, side by side, or all of them summed over."""
+"""Matrix products and einsum: split dims are kept, side by side, or all of them are summed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Operand = SpatialTensor | Tensor
 
 
 def _einsum(*given: Any) -> Tensor:
-    """The equation last, as `global_shape` passes it."""
+    """Take the equation last, as `global_shape` passes it."""
     return torch.einsum(given[-1], *given[:-1])
 
 
@@ -28,7 +28,7 @@ _einsum.__qualname__ = "torch.einsum"
 
 @implements(torch.einsum, any_operand=True)
 def einsum(equation: str, *given: Any) -> SpatialTensor | Tensor:
-    """As torch's, with an equation; operands may be split or whole."""
+    """Like torch's, with an equation; operands may be split or whole."""
     operands: list[Operand] = list(
         given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
     )
@@ -42,7 +42,7 @@ def einsum(equation: str, *given: Any) -> SpatialTensor | Tensor:
 
 
 def _spelt_out(equation: str, ndims: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each operand's dims and of the result's, for dots and arrow too."""
+    """Return the letters of all operands' dims and of the result's; expands dots."""
     inside, arrow, output = equation.partition("->")
     terms = inside.split(",")
     free = [letter for letter in string.ascii_letters if letter not in equation]
@@ -68,7 +68,7 @@ def _matmul(function: Any) -> Any:
         if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
             raise UnsupportedError(f"{name_of(function)} of a tensor with a {type(b).__name__}")
         global_shape(product, (tuple(left.shape), tuple(right.shape)), ())
-        # As einsum would spell it: N K times K M, behind as many dims of a batch as there are.
+        # In einsum's notation: N K times K M, after any number of batch dims.
         batch = string.ascii_lowercase[: max(left.ndim, right.ndim, 2) - 2]
         terms = [
             (batch[len(batch) + 2 - one.ndim :] + matrix if one.ndim > 1 else "K")
@@ -94,17 +94,17 @@ def _contracted(
     operands: Sequence[Operand],
     compute: Callable[..., Tensor],
 ) -> SpatialTensor | Tensor:
-    """The result of `compute` on the shards, where it is the whole's shard, or a part of it.
+    """Return the result of `compute` on the shards, if it is a shard or a part of the whole sum.
 
     Args:
-        what: is done, for refusals.
+        what: name of the operation, for refusals.
         terms: a letter for each dim of each operand.
-        output: for each dim of the result.
+        output: a letter for each dim of the result.
         operands: split alike, or whole on every rank.
-        compute: takes an operand each.
+        compute: takes the operands.
 
     Raises:
-        UnsupportedError: split dims meet others, or come apart.
+        UnsupportedError: a split dim is paired with another dim, or split dims are separated.
     """
     x = first(operands)
     space = x.grid.space
@@ -140,12 +140,12 @@ def _contracted(
 
 
 def _extents(x: SpatialTensor) -> list[int]:
-    """Global extents of the split dims."""
+    """Return the global extents of the split dims."""
     return [x.shape[dim] for dim in x.split_dims]
 
 
 def _beside(whole: Tensor, term: str, split: str, x: SpatialTensor) -> Tensor:
-    """The part of a whole operand that meets this rank's shard."""
+    """Return the part of a whole operand that belongs to this rank's shard."""
     entered = to_partitioned(whole, x.grid.space)
     for letter, at in zip(split, (dim - len(x.lead) for dim in x.split_dims), strict=True):
         extent, (begin, end) = x.extents[at], x.box[at]

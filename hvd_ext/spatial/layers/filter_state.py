@@ -12,13 +12,13 @@ from hvd_ext.spatial.layers.filters import Filters, filters_of
 
 
 def keep_state_whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer's state_dict() be that of the unsplit model, and load_state_dict() take it.
+    """Make an optimizer's state_dict() and load_state_dict() use the unsplit model's state.
 
-    Both are collectives then, of the ranks that share filters.
+    Both are then collectives of the ranks that share filters.
 
     Args:
         model: converted with split_filters, or any other.
-        optimizer: of its parameters; changed in place.
+        optimizer: optimizer of its parameters; changed in place.
     """
     shared = filters_of(model)
 
@@ -29,7 +29,7 @@ def keep_state_whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
             parameter = parameters[number]
             if (filters := shared.get(parameter)) is not None:
                 found[number] = {
-                    # Besides numbers, such as how many steps were taken.
+                    # Numbers, such as the count of steps, stay unchanged.
                     name: changed(filters, value) if _is_like(value, parameter) else value
                     for name, value in held.items()
                 }

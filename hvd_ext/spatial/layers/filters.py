@@ -32,7 +32,7 @@ from hvd_ext.spatial.layers.operands import aligned, over, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.torch_internals import become, convolve
 
-# What can be shared, and how many dims come after an output's channels.
+# Layers that can be shared, and the number of dims after an output's channels.
 KINDS: dict[type[nn.Module], int] = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _NAMES = ("weight", "bias")
 _ATTRIBUTE = "_hvd_ext_filters"
@@ -41,13 +41,14 @@ _ATTRIBUTE = "_hvd_ext_filters"
 class OwnParameter(nn.Parameter):
     """A parameter of which each rank has separate rows, with complete gradients.
 
-    hvd_ext.torch's optimizer, which never imports this, leaves it alone by `hvd_ext_own`.
+    hvd_ext.torch's optimizer, which never imports this file, recognizes it by `hvd_ext_own` and
+    does not reduce it.
     """
 
     hvd_ext_own = True
 
     def expand_as(self, other: Tensor) -> Tensor:
-        """Refuse what Horovod's optimizer does before it averages rows with other ranks' rows."""
+        """Refuse Horovod's optimizer before it averages rows with other ranks' rows."""
         if other is not self:
             return super().expand_as(other)
         raise UsageError(
@@ -58,13 +59,13 @@ class OwnParameter(nn.Parameter):
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """How a layer's filters are shared.
+    """The division of a layer's filters.
 
     Attributes:
-        grid: over which samples are split.
+        grid: grid over which samples are split.
         shares: the ranks that share the filters, along its width.
-        count: of the layer's filters.
-        dims: of an output, after its channels.
+        count: number of the layer's filters.
+        dims: number of an output's dims after its channels.
     """
 
     grid: ProcessGrid
@@ -73,12 +74,12 @@ class Filters:
     dims: int
 
     def own(self, whole: Tensor) -> Tensor:
-        """This rank's rows of a weight or bias, a view."""
+        """Return this rank's rows of a weight or bias, a view."""
         (rows,) = shard((self.count,), self.shares.shape.parts(1), self.shares.coordinates(1))
         return whole[slice(*rows)]
 
     def whole(self, own: Tensor, behind: int) -> Tensor:
-        """All ranks' parts, joined along the dim before the last `behind`; a collective."""
+        """Join all ranks' parts along the dim before the last `behind`; a collective."""
         parts = SpatialTensor(own, self.shares, (self.count,), behind)
         return gather(parts).contiguous()
 
@@ -87,9 +88,9 @@ class Filters:
 
 
 def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
-    """The layers of `model`, by path, whose filters can be shared by so many ranks.
+    """Return the layers of `model`, by path, whose filters so many ranks can share.
 
-    Those are linear layers and convolutions with groups=1, no fewer filters than ranks, and
+    These are linear layers and convolutions with groups=1, at least as many filters as ranks, and
     parameters that no other layer has.
     """
     modules = list(model.modules())
@@ -97,7 +98,7 @@ def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
-        # A derived class may do anything with its weight.
+        # A derived class may use its weight in any way.
         if type(module) in KINDS
         and getattr(module, "groups", 1) == 1
         and "weight" in _parameters(module)
@@ -107,18 +108,18 @@ def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
 
 
 def share_filters(model: nn.Module, grid: ProcessGrid, names: Sequence[str]) -> None:
-    """Leave each rank its own filters of some layers; a collective of all ranks of `grid`.
+    """Give each rank only its own filters of some layers; a collective of all ranks of `grid`.
 
     Weights are those of the first rank, of which every rank keeps its rows.
 
     Args:
         model: changed in place; its parameters stay the same objects, with fewer rows.
-        grid: its ranks along `channels` share the filters, or, if it has none, those that
-            share a sample.
-        names: of layers, or of modules whose layers are meant.
+        grid: its ranks along `channels` share the filters, or, if it has none, those that share a
+            sample.
+        names: names of layers, or of modules that contain them.
 
     Raises:
-        UsageError: a name stands for no layer that can be shared.
+        UsageError: no layer of that name can be shared.
     """
     served = layers_with_filters(model, grid.filters.size)
     chosen: dict[str, nn.Module] = {}
@@ -140,7 +141,7 @@ def share_filters(model: nn.Module, grid: ProcessGrid, names: Sequence[str]) -> 
 
 
 def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """A module's own parameters, by name; one that has two names appears twice."""
+    """Return a module's own parameters by name; a parameter with two names appears twice."""
     return dict(module.named_parameters(recurse=False, remove_duplicate=False))
 
 
@@ -148,7 +149,7 @@ def _share(module: nn.Module, filters: Filters) -> None:
     for name in _NAMES:
         if (parameter := _parameters(module).get(name)) is not None:
             whole = from_first(parameter.detach(), filters.grid.world)
-            # In place: an optimizer that has it goes on.
+            # In place, so that an optimizer of this parameter continues to work.
             parameter.data = filters.own(whole).clone()
             parameter.grad = None
             become(parameter, OwnParameter)
@@ -160,7 +161,7 @@ def _share(module: nn.Module, filters: Filters) -> None:
 
 
 def _forward(module: Any, x: Any) -> Any:
-    """The layer's output, of which this rank computes its own filters' part."""
+    """Return the layer's output; this rank computes the part from its filters."""
     filters: Filters = getattr(module, _ATTRIBUTE)
     shares, holders = filters.shares.space, filters.grid.holders
     given = x
@@ -186,7 +187,7 @@ def _forward(module: Any, x: Any) -> Any:
 
 
 def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:
-    """The partition of each parameter of which ranks have separate rows."""
+    """Return the partition of each parameter of which ranks have separate rows."""
     return {
         parameter: getattr(module, _ATTRIBUTE)
         for module in model.modules()
@@ -196,7 +197,7 @@ def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:
 
 
 def whole_gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients of a module's own parameters, shared ones put together; a collective."""
+    """Return the gradients of a module's own parameters, with shared ones joined; a collective."""
     filters: Filters | None = getattr(module, _ATTRIBUTE, None)
     return {
         name: filters.whole(p.grad, p.grad.ndim - 1)
@@ -208,7 +209,7 @@ def whole_gradients(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _save_whole(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Put the whole into a state_dict, which so becomes a collective of the ranks that share."""
+    """Put whole parameters into a state_dict; a collective of the ranks that share filters."""
     filters: Filters = getattr(module, _ATTRIBUTE)
     for name in _NAMES:
         if (own := state.get(prefix + name)) is not None:
@@ -219,7 +220,7 @@ def _save_whole(module: nn.Module, state: dict[str, Any], prefix: str, metadata:
 def _load_own(
     module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any, *others: Any
 ) -> None:
-    """Take this rank's rows of what a state_dict has."""
+    """Take this rank's rows of the parameters in a state_dict."""
     if metadata.get("assign_to_params_buffers"):
         raise UsageError("load_state_dict(assign=True) of a model with split_filters: leave it out")
     filters: Filters = getattr(module, _ATTRIBUTE)

@@ -1,4 +1,4 @@
-"""From replicated to partitioned and back."""
+"""Making replicated tensors partitioned, and partitioned ones whole."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
 
     Args:
         tensor: `(N, C, *extents)`, the same on all ranks of the space group.
-        grid: how ranks are arranged.
-        spatial_dims: how many dims, the last ones, are split; by default all but two.
-            Labels (N, H, W) have 2.
+        grid: arrangement of the ranks.
+        spatial_dims: number of split dims, which are the last ones; by default all but two. Labels
+            (N, H, W) have 2.
 
     Returns:
         The tensor of global shape, of which this rank holds its shard.
 
     Raises:
-        UnsupportedError: the tensor has not as many dims, or the grid splits others.
+        UnsupportedError: the tensor has fewer dims, or the grid splits others.
     """
     if isinstance(tensor, SpatialTensor):
         raise UnsupportedError(f"scatter of {tensor!r}: it is split already")
@@ -59,7 +59,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
 
 
 def scatter_over(tensor: Tensor, grid: ProcessGrid, parts: tuple[int, ...]) -> SpatialTensor:
-    """As `scatter`, with the ranks along each of the last dims."""
+    """Like `scatter`, for a number of ranks along each of the last dims."""
     extents = tuple(tensor.shape[tensor.ndim - len(parts) :])
     box = shard(extents, parts, coordinates_of(parts, grid.space.rank))
     whole = tuple((0, extent) for extent in extents)
@@ -69,9 +69,9 @@ def scatter_over(tensor: Tensor, grid: ProcessGrid, parts: tuple[int, ...]) -> S
 
 @implements("gather")
 def gather(x: SpatialTensor) -> Tensor:
-    """Put the whole together on every rank of the space group; it is replicated from then on.
+    """Return the whole tensor on every rank of the space group; it is then replicated.
 
-    Gradients of parameters that are used on it are whole on every rank, as their mean is.
+    Parameters that are used on it get whole gradients on every rank, and so is their mean.
 
     Args:
         x: split tensor, `(N, C, *space)` of global shape.
@@ -95,12 +95,12 @@ def gather(x: SpatialTensor) -> Tensor:
 
 
 def gather_as(x: SpatialTensor, shape: Sequence[int], what: str = "") -> Tensor:
-    """The whole in another shape: a copy, where torch has a view, and said where it is made.
+    """Return the whole in another shape: a copy, where torch has a view; a log line says where.
 
     Args:
-        x: split.
-        shape: asked for.
-        what: cannot be done on the shards; by default that the shape cannot.
+        x: split tensor.
+        shape: the requested shape.
+        what: operation that cannot work on shards, for errors; by default the shape.
 
     Raises:
         UnsupportedError: `convert` was called with allow_gather=False.
@@ -124,17 +124,17 @@ def _say_once(line: str) -> None:
 
 
 def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:
-    """The block that this rank needs of `x`, intervals joined end to end.
+    """Return the block that this rank needs of `x`, with intervals joined end to end.
 
     Args:
         x: the input.
-        needed: per split dim, per part, disjoint ascending intervals of the extent.
+        needed: per split dim and part, disjoint ascending intervals of the extent.
     """
     here = x.place
     frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
     plan = plan_exchange(x.extents, frozen, here)
     mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]
-    # Where each interval comes to lie in the block.
+    # The place of each interval in the block.
     starts = []
     for intervals in mine:
         offset, along = 0, []

@@ -1,4 +1,4 @@
-"""The other operands of an operation on a shard, and the tensor that a result is a shard of."""
+"""The other operands of an operation on a shard, and the tensor to which a result belongs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
-# For each dim of a tensor: which dim of the space of another tensor it is, if any.
+# For each dim of a tensor, the dim of another tensor's space that it is, if any.
 Along = Sequence[int | None]
 
 
 def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
-    """`dim` counted from the front.
+    """Return `dim` counted from the front.
 
     Raises:
-        UnsupportedError: it is split over ranks, or there is none.
+        UnsupportedError: it is split over ranks, or does not exist.
     """
     if not -x.ndim <= dim < x.ndim:
         raise UnsupportedError(f"{what} along dim {dim} of {x!r}: it has dims 0 to {x.ndim - 1}")
@@ -33,7 +33,7 @@ def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
 
 
 def over(x: SpatialTensor, dims: int, what: str) -> SpatialTensor:
-    """`x` with its last `dims` dims as its space.
+    """Return `x` with its last `dims` dims as its space.
 
     Raises:
         UnsupportedError: another dim is split.
@@ -52,21 +52,21 @@ def over(x: SpatialTensor, dims: int, what: str) -> SpatialTensor:
 
 
 def along(x: SpatialTensor) -> list[int | None]:
-    """For each dim of `x`, which one of its space it is."""
+    """Return, for each dim of `x`, the dim of its space that it is."""
     return [*[None] * len(x.lead), *range(len(x.extents)), *[None] * x.behind]
 
 
 def placed(x: SpatialTensor, local: Tensor, dims: Along) -> SpatialTensor | Tensor:
-    """The tensor of which `local` is a shard, made of `x` by moving, adding or dropping dims.
+    """Return the tensor of the shard `local`, made from `x` by moving, adding or dropping dims.
 
     Args:
-        x: what it was made of.
+        x: the original tensor.
         local: the shard.
-        dims: for each of its dims, which one of the space of `x` it is; of those, split ones are
-            all there, in their order.
+        dims: for each of the shard's dims, the dim of the space of `x` that it is; it must have all
+            split dims, in their order.
 
     Returns:
-        An ordinary tensor where one rank has the space alone, and none of its dims is left.
+        The tensor; an ordinary one if only one rank has the space and none of its dims is left.
     """
     split = [dim - len(x.lead) for dim in x.split_dims]
     kept = [at for at, dim in enumerate(dims) if dim is not None]
@@ -74,7 +74,7 @@ def placed(x: SpatialTensor, local: Tensor, dims: Along) -> SpatialTensor | Tens
         return local
     begin, end = (dims.index(split[0]), dims.index(split[-1])) if split else (kept[-1], kept[-1])
     end += 1
-    # Whole dims of the space remain in it where they are next to it.
+    # Whole dims of the space stay part of it if they are next to the split ones.
     while begin > 0 and dims[begin - 1] is not None:
         begin -= 1
     while end < len(dims) and dims[end] is not None:
@@ -88,7 +88,7 @@ def placed(x: SpatialTensor, local: Tensor, dims: Along) -> SpatialTensor | Tens
 
 
 def reduced(x: SpatialTensor, local: Tensor, dims: Iterable[int]) -> SpatialTensor | Tensor:
-    """The whole of `local`: `x` reduced over dims that are not split, kept or not."""
+    """Return the tensor of the shard `local`: `x` reduced over unsplit dims, kept or not."""
     if local.ndim == x.ndim:
         return x.like(local)
     gone = {dim % x.ndim for dim in dims}
@@ -96,20 +96,20 @@ def reduced(x: SpatialTensor, local: Tensor, dims: Iterable[int]) -> SpatialTens
 
 
 def same(x: SpatialTensor, local: Tensor) -> SpatialTensor:
-    """The whole of `local`: `x` itself where torch returned its input."""
+    """Return the tensor of the shard `local`; `x` itself if torch returned its input."""
     return x if local is x.local else x.like(local)
 
 
 def first(operands: Any) -> SpatialTensor:
-    """The first partitioned tensor among some operands."""
+    """Return the first partitioned tensor among some operands."""
     return next(operand for operand in operands if isinstance(operand, SpatialTensor))
 
 
 def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
-    """The part of an operand for this rank's shard of `x`: its cells in the same place.
+    """Return the part of an operand for this rank's shard of `x`: its cells in the same place.
 
     Raises:
-        UnsupportedError: it is split otherwise than `x`, or replicated and neither as large.
+        UnsupportedError: it is not split like `x`, or is replicated and of another size.
     """
     if isinstance(value, SpatialTensor):
         alike = (value.extents, value.behind, value.parts) == (x.extents, x.behind, x.parts)
@@ -124,17 +124,17 @@ def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
 
 
 def _split_from_end(x: SpatialTensor) -> list[tuple[int, int]]:
-    """Place, from the end, and extent of each split dim: where broadcasting has them meet."""
+    """Return place (from the end) and extent of each split dim, as broadcasting pairs them."""
     return [(x.ndim - dim, x.extents[dim - len(x.lead)]) for dim in x.split_dims]
 
 
 def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
-    """The part of a replicated tensor that stands next to this rank's shard of `x`.
+    """Return the part of a replicated tensor that belongs to this rank's shard of `x`.
 
-    Along split dims it is either one cell, for all ranks, or the whole extent.
+    Along split dims the tensor has either one cell, for all ranks, or the whole extent.
 
     Raises:
-        UnsupportedError: it is neither.
+        UnsupportedError: it has neither.
     """
     entered = to_partitioned(tensor, x.grid.space)
     for dim in x.split_dims:

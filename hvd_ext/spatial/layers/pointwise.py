@@ -1,6 +1,6 @@
-"""Operations on each cell alone: they run on the shard as it is.
+"""Operations on single cells, which run on the shard unchanged.
 
-An explicit list. Functions that are not on it may look at neighbors, and are refused.
+The list is explicit, because other functions may read neighbors; they are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvd_ext.spatial.layers.operands import first, over, same, shard_of, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
-# By name, as functions of torch, torch.nn.functional and methods of Tensor.
+# Names of functions of torch and torch.nn.functional, and of methods of Tensor.
 ELEMENTWISE = (
     *("relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "celu"),
     *("gelu", "silu", "mish", "sigmoid", "sigmoid_", "logsigmoid", "hardsigmoid", "hardswish"),
@@ -80,7 +80,7 @@ def _local(function: Any) -> Any:
         named = {name: shard_of(function, value, x) for name, value in options.items()}
         result = function(*values, **named)
         if result is NotImplemented:
-            # What Python asks of operators: it knows what to do.
+            # Python handles NotImplemented of operators.
             return result
         if not isinstance(result, Tensor):
             raise UnsupportedError(
@@ -97,7 +97,7 @@ for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
 
 @implements(F.prelu, torch.prelu)
 def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
-    """Its slope is a parameter: one, or one per channel."""
+    """Apply prelu, whose slope is a parameter: a single one, or one per channel."""
     if x.ndim > 1:
         unsplit(x, 1, "prelu")
     return x.like(F.prelu(x.local, to_partitioned(weight, x.grid.space)))
@@ -105,7 +105,7 @@ def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
 
 def _cast(function: Any) -> Any:
     def handler(x: SpatialTensor | Tensor, *args: Any, **options: Any) -> SpatialTensor | Tensor:
-        # Of the other tensor only its dtype and device are asked, which its shard has too.
+        # Only the dtype and the device of the other tensor are read, and its shard has the same.
         values = [value.local if isinstance(value, SpatialTensor) else value for value in args]
         if isinstance(x, SpatialTensor):
             return same(x, function(x.local, *values, **options))
@@ -123,10 +123,10 @@ for _function in (Tensor.to, Tensor.type_as):
 def dropout(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
-    """Each shard has its own mask.
+    """Apply dropout with a separate mask for each shard.
 
-    It is drawn from a seed that comes from torch's own generator, which ranks of a space
-    group seed with the same number, and this rank's place: reproducible, also when activation
+    The mask's seed is made of this rank's place and a number of torch's own generator, which the
+    ranks of a space group seed alike. So the mask is reproducible, also when activation
     checkpointing recomputes.
     """
     return _dropped(x, x.local.shape, x.grid.space.rank, p, training, inplace)
@@ -154,13 +154,13 @@ def _drawn(draw: Any) -> Any:
     return handler
 
 
-# As dropout's masks.
+# Drawn like dropout's masks.
 implements(torch.rand_like)(_drawn(torch.rand))
 implements(torch.randn_like)(_drawn(torch.randn))
 
 
 def _generator(x: SpatialTensor, place: int) -> torch.Generator:
-    """The same on ranks of the same `place`, from a number of torch's own generator."""
+    """Return a generator that is the same on ranks of the same `place`."""
     seed = int(torch.randint(2**62, ()).item())
     return torch.Generator(device=x.device).manual_seed(seed + place)
 
@@ -168,13 +168,13 @@ def _generator(x: SpatialTensor, place: int) -> torch.Generator:
 def _dropped(
     x: SpatialTensor, shape: Sequence[int], place: int, p: float, training: bool, inplace: bool
 ) -> SpatialTensor:
-    """Times a mask of `shape`, the same on ranks of the same `place`."""
+    """Multiply by a mask of `shape`, the same on ranks of the same `place`."""
     if not 0 <= p <= 1:
         raise UnsupportedError(f"dropout with p={p}: a probability is between 0 and 1")
     if not training or p == 0:
         return x
     drawn = torch.rand(shape, generator=_generator(x, place), device=x.device)
-    # p = 1 keeps nothing; what is kept is scaled up.
+    # p = 1 keeps nothing; kept values are scaled up.
     mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
     if not inplace:
         return x.like(x.local * mask)

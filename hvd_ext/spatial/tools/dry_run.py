@@ -1,8 +1,8 @@
 """One rank's work on a split model, without data: shapes, bytes, flops.
 
 Tensors are on torch's meta device, which computes shapes only, and messages
-are counted instead of sent. So what is planned is what the layers do, halo by halo, for
-samples and grids of any size, on one processor.
+are counted instead of sent. So a plan follows the layers exactly, halo by halo, for samples and
+grids of any size, on one processor.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class LayerCost:
     """The work of one rank in one layer, forward.
 
     Attributes:
-        name: of the submodule, as in `named_modules`.
+        name: name of the submodule, as in `named_modules`.
         kind: its class.
         shape: global shape of its output; empty if that is not a tensor.
-        local_shape: of this rank's shard of it, or the same if it is replicated.
+        local_shape: shape of this rank's shard of the output; the global one if it is replicated.
         partitioned: whether the output is split over the grid.
         flops: multiplications and additions of convolutions and matrix products.
-        saved_bytes: kept for backward.
-        sent_bytes: to other ranks: halos, gathers, sums.
+        saved_bytes: bytes kept for backward.
+        sent_bytes: bytes sent to other ranks: halos, gathers, sums.
         messages: number of exchanges.
-        halo: "overlapped" with the interior or exchanged before the "whole" layer, "measured"
-            if GPUs did; "" without halos.
-        parameter_bytes: of the layer's own parameters.
-        gradient_bytes: sent to average their gradients over the ranks that share a sample.
-        shares_filters: whether this rank has but some of the layer's filters.
+        halo: "overlapped" if it travels while the interior is computed, "whole" if the layer waits
+            for it, with "measured" if GPUs measured that; "" without halos.
+        parameter_bytes: bytes of the layer's own parameters.
+        gradient_bytes: bytes sent to average their gradients over the ranks that share a sample.
+        shares_filters: whether this rank has only some of the layer's filters.
     """
 
     name: str
@@ -75,20 +75,20 @@ def dry_run(
     """Go through a forward pass as `rank` of `grid`.
 
     Args:
-        model: not converted; it is copied, and stays as it is.
+        model: not converted; it is copied, and stays unchanged.
         shape: (N, C, *space) of the input.
         grid: ranks that share a sample.
         rank: one of them.
-        gather_before: as `convert` takes it.
-        split_filters: likewise.
-        dtype: of the input; parameters keep their own.
-        ways: of a ProcessGrid, measured on GPUs.
+        gather_before: see `convert`.
+        split_filters: see `convert`.
+        dtype: type of the input; parameters keep their own.
+        ways: a ProcessGrid's measurements on GPUs.
 
     Returns:
         The layers in the order in which they begin; those that do nothing are left out.
 
     Raises:
-        UnsupportedError: the model does something that cannot be split; names the layer.
+        UnsupportedError: the model has an operation that cannot be split; names the layer.
     """
     ledger = _Ledger(grid)
     comm = _Counter(rank, grid.size, ledger)
@@ -106,7 +106,7 @@ def dry_run(
     extents = tuple(shape[2:])
     box = shard(extents, grid.parts(len(extents)), process_grid.coordinates(len(extents)))
     local = torch.empty((*shape[:2], *lengths(box)), dtype=dtype, device="meta")
-    # Layers ask torch on the meta device for their global shapes too, once: not to be counted.
+    # Layers also compute their global shapes once on torch's meta device, which must not count.
     split(SpatialTensor(local, process_grid, extents))
     ledger.layers.clear()
     ledger.kept = {storage_id(p): p for p in split.parameters()}
@@ -122,14 +122,14 @@ class _Ledger(TorchDispatchMode):
     grid: GridShape
     layers: list[LayerCost] = field(default_factory=list)
     running: list[LayerCost] = field(default_factory=list)
-    # Storages seen, with the tensors that keep their identities from being used again.
+    # Counted storages, with tensors that keep their ids from being reused.
     kept: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def watch(self, module: nn.Module, name: str) -> None:
-        # Ahead of the hook that gathers, whose bytes are this layer's.
+        # Before the hook that gathers, because its bytes belong to this layer.
         module.register_forward_pre_hook(self._entering(name), prepend=True)
         module.register_forward_hook(self._leave, always_call=True)
 
@@ -141,7 +141,7 @@ class _Ledger(TorchDispatchMode):
                 own = isinstance(parameter, OwnParameter)
                 layer.shares_filters |= own
                 ranks = self.grid.size // (self.grid.filters if own else 1)
-                # As a reduce-scatter and an allgather.
+                # Counted as a reduce-scatter and an allgather.
                 layer.gradient_bytes += 2 * parameter.nbytes * (ranks - 1) // ranks
             self.layers.append(layer)
             self.running.append(layer)
@@ -169,7 +169,7 @@ class _Ledger(TorchDispatchMode):
             self.running[-1].halo = way + " (measured)" * measured
 
     def save(self, tensor: Tensor) -> Tensor:
-        """Count what autograd keeps, each piece of memory once."""
+        """Count the memory that autograd keeps, each piece once."""
         storage = storage_id(tensor)
         if storage not in self.kept:
             self.kept[storage] = tensor
@@ -189,12 +189,12 @@ class _Ledger(TorchDispatchMode):
 
 
 def _without_data(model: nn.Module) -> nn.Module:
-    """A copy on the meta device; the weights, which may be large, are not copied first."""
+    """Copy a model to the meta device without first copying the weights, which may be large."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
     for buffer in model.buffers():
-        # Numbers are read: a batch norm's count of batches.
+        # Keeps tensors whose values are read, such as a batch norm's count of batches.
         number = buffer.ndim == 0
         kept = buffer.new_zeros((), device="cpu") if number and buffer.is_meta else buffer
         memo[id(buffer)] = kept.detach().clone() if number else buffer.detach().to("meta")
@@ -202,7 +202,7 @@ def _without_data(model: nn.Module) -> nn.Module:
 
 
 class _Counter:
-    """A communicator that counts what would be sent."""
+    """A communicator that only counts messages."""
 
     def __init__(self, rank: int, size: int, ledger: _Ledger) -> None:
         self.rank, self.size, self._ledger = rank, size, ledger
@@ -210,7 +210,7 @@ class _Counter:
     def start(
         self, sends: Sequence[Send], receives: Sequence[Receive], like: Tensor
     ) -> Callable[[], None]:
-        """Count an exchange; nothing has to be waited for."""
+        """Count an exchange; there is nothing to wait for."""
         self._ledger.send(sum(piece.nbytes for _, pieces in sends for piece in pieces))
         return lambda: None
 

@@ -12,7 +12,7 @@ from hvd_ext.spatial.grid import GridShape
 from hvd_ext.spatial.tools.dry_run import LayerCost, dry_run
 from hvd_ext.spatial.tools.speeds import Speeds
 
-# Backward computes two products, of the inputs' size and of the weights', for each forward.
+# For each product of forward, backward computes two: the inputs' gradients and the weights'.
 _BACKWARD = 2
 
 
@@ -21,20 +21,20 @@ class LayerPlan:
     """One layer on all ranks that share a sample; forward.
 
     Attributes:
-        name: of the submodule.
+        name: name of the submodule.
         kind: its class.
         shape: global shape of the output; () if the layer has no output tensor.
-        local_shapes: of the output, by rank looked at.
+        local_shapes: shapes of the output, by planned rank.
         partitioned: whether the output is split.
-        flops: by rank.
-        sent_bytes: by rank: halos, gathers, sums.
+        flops: operations by rank.
+        sent_bytes: bytes sent by rank: halos, gathers, sums.
         messages: exchanges of one rank.
-        halos: by rank, "overlapped" with the interior or exchanged before the "whole" layer, with
-            "(measured)" if GPUs did; "" without halos.
-        saved_bytes: kept for backward, by rank.
-        parameter_bytes: of the rank that has most.
-        gradient_bytes: sent by a rank for the gradients of those.
-        shares_filters: whether each rank has but some of the filters.
+        halos: by rank, "overlapped" if the halo travels while the interior is computed, "whole" if
+            the layer waits for it, with "(measured)" if GPUs measured that; "" without halos.
+        saved_bytes: bytes kept for backward, by rank.
+        parameter_bytes: bytes of the parameters on the rank that has most.
+        gradient_bytes: bytes that a rank sends for their gradients.
+        shares_filters: whether each rank has only some of the filters.
     """
 
     name: str
@@ -53,21 +53,21 @@ class LayerPlan:
 
     @property
     def imbalance(self) -> float:
-        """Flops of the busiest rank over the mean; 1 is even."""
+        """Return the flops of the busiest rank over the mean; 1 is even."""
         return max(self.flops) * len(self.flops) / sum(self.flops) if any(self.flops) else 1.0
 
     def compute_time_s(self, speeds: Speeds) -> float:
-        """Forward and backward of the busiest rank."""
+        """Return the time of forward and backward on the busiest rank."""
         return (1 + _BACKWARD) * max(self.flops) / speeds.flops_per_s
 
     def exposed_time_s(self, speeds: Speeds) -> float:
-        """Exchanges, forward and backward, as far as computing does not hide them."""
+        """Return the time of exchanges, forward and backward, that computing does not hide."""
         bytes_time_s = 2 * max(self.sent_bytes) / speeds.bytes_per_s
         hidden_s = min(bytes_time_s, self.compute_time_s(speeds))
         return 2 * self.messages * speeds.latency_s + bytes_time_s - hidden_s
 
     def time_s(self, speeds: Speeds) -> float:
-        """All of a step that is this layer's, the exchange of its gradients included."""
+        """Return this layer's share of a step, including the exchange of its gradients."""
         gradients_s = self.gradient_bytes / speeds.bytes_per_s
         return self.compute_time_s(speeds) + self.exposed_time_s(speeds) + gradients_s
 
@@ -81,7 +81,7 @@ def plan_layers(
     split_filters: Sequence[str] = (),
     ways: Mapping[Hashable, Any] | None = None,
 ) -> list[LayerPlan]:
-    """The work of the layers of a split model; arguments as of `dry_run`, for each rank."""
+    """Return the work of the layers of a split model; arguments as in `dry_run`, for each rank."""
     by_rank = [
         dry_run(
             model,

@@ -1,4 +1,4 @@
-"""Cost of splitting a model, layer by layer, and the grid to take."""
+"""Cost of splitting a model, layer by layer, and the best grid."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Plan:
     Attributes:
         input_shape: `(N, C, *space)` that one group of ranks works on.
         grid: ranks that share it.
-        ranks: those looked at: all, or on large grids the first, middle and last of an axis.
-        layers: in the order in which they run.
+        ranks: the planned ranks: all, or on large grids the first, middle and last of an axis.
+        layers: the layers in the order in which they run.
         gather_before: submodules before which to gather, for `convert`; () if nowhere.
         split_filters: layers whose filters ranks share, for `convert`.
-        speeds: from which times are estimated.
+        speeds: speeds for the estimates of times.
     """
 
     input_shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def step_time_s(self) -> float:
-        """An estimate of forward and backward, without the exchange of gradients."""
+        """Estimate forward and backward, without the exchange of gradients."""
         return sum(
             layer.compute_time_s(self.speeds) + layer.exposed_time_s(self.speeds)
             for layer in self.layers
@@ -51,29 +51,29 @@ class Plan:
 
     @property
     def time_s(self) -> float:
-        """That, and the exchange of gradients among the ranks of a sample, nothing of it hidden."""
+        """Estimate the step with the exchange of gradients among a sample's ranks, not hidden."""
         return sum(layer.time_s(self.speeds) for layer in self.layers)
 
     @property
     def flops(self) -> int:
-        """Forward, of the busiest rank of each layer."""
+        """Return the operations of forward, of the busiest rank of each layer."""
         return sum(max(layer.flops) for layer in self.layers)
 
     @property
     def activation_bytes(self) -> int:
-        """Kept for backward by the rank that keeps most."""
+        """Return the bytes that the rank that keeps most keeps for backward."""
         return max(map(sum, zip(*(layer.saved_bytes for layer in self.layers), strict=True)))
 
     @property
     def whole_layers(self) -> tuple[LayerPlan, ...]:
-        """Those that compute after the last one whose output is split: the same on every rank."""
+        """Return the layers after the last one whose output is split: the same on every rank."""
         split = [number for number, layer in enumerate(self.layers) if layer.partitioned]
         rest = self.layers[split[-1] + 1 if split else 0 :]
         return tuple(layer for layer in rest if any(layer.flops) and not layer.shares_filters)
 
     @property
     def parameter_bytes(self) -> int:
-        """Parameters of a rank; gradients take as much again."""
+        """Return the bytes of a rank's parameters; gradients take as much again."""
         return sum(layer.parameter_bytes for layer in self.layers)
 
     def __str__(self) -> str:
@@ -149,19 +149,19 @@ def plan(
     """Estimate what a split costs, without data, MPI or memory for the sample.
 
     Args:
-        model: not converted; stays as it is.
+        model: not converted; stays unchanged.
         input_shape: `(N, C, *space)` that one group of ranks works on.
-        grid: ranks that share a sample; a ProcessGrid, to report what its GPUs measured; None to
-            have the best one for `ranks` found.
-        ranks: how many, where no grid is given.
+        grid: ranks that share a sample; a ProcessGrid, to report its measurements on GPUs; None to
+            find the best one for `ranks`.
+        ranks: number of ranks, if no grid is given.
         speeds: measured by `measure_speeds()` if None.
-        gather_before: as `convert` takes it; None to have the place found, if there is one.
-        split_filters: likewise; None to have the layers found where sharing filters is faster, the
-            exchange of their gradients included.
+        gather_before: see `convert`; None to find the place, if there is one.
+        split_filters: see `convert`; None to find the layers for which sharing filters is faster,
+            including the exchange of their gradients.
 
     Returns:
-        Time, bytes sent and memory of each layer, and whether its interior is computed beneath its
-        halo: as GPUs measured, else by the interior's share; `str` makes a table of it.
+        Time, bytes sent and memory of each layer, and whether its interior is computed while its
+        halo travels, as GPUs measured or by the interior's share; `str` makes a table of it.
 
     Raises:
         UsageError: neither or both of grid and ranks are given.
@@ -190,7 +190,7 @@ def plan(
 
 
 def grids(ranks: int, dims: int) -> list[GridShape]:
-    """Every way to arrange `ranks` along the last `dims` axes, the outer ones longest first."""
+    """Return every arrangement of `ranks` along the last `dims` axes, longest outer axes first."""
     shapes = []
     for counts in itertools.product(range(ranks, 0, -1), repeat=dims):
         size = 1
@@ -222,7 +222,7 @@ def _planned(
             try:
                 gathered = run([name], split_filters or ())
             except UnsupportedError:
-                # A skip connection would meet a gathered tensor with a partitioned one.
+                # A skip connection would combine a gathered tensor with a partitioned one.
                 continue
             best = min(best, gathered, key=lambda plan: plan.time_s)
     if split_filters is None:
@@ -235,12 +235,12 @@ def _planned(
 def _worth_sharing(
     plan: Plan, run: Callable[[Sequence[str], Sequence[str]], Plan], names: Sequence[str]
 ) -> list[str]:
-    """Those of the layers `names` that are faster where ranks share their filters.
+    """Return those of the layers `names` that are faster if ranks share their filters.
 
     Args:
-        plan: without that.
-        run: makes a plan of where to gather and which filters to share.
-        names: of layers.
+        plan: plan without shared filters.
+        run: makes a plan for places to gather and filters to share.
+        names: names of layers.
     """
     try:
         shared = run(plan.gather_before, names)
@@ -252,10 +252,10 @@ def _worth_sharing(
 
 
 def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
-    """Submodules before which gathering may pay, the most promising three.
+    """Return the three most promising submodules before which gathering may pay.
 
-    Estimated as if gathering cost nothing: the rest is worth doing everywhere only if
-    its exchanges take longer than the flops that ranks would do twice.
+    The estimate assumes that gathering costs nothing: it pays only if the exchanges of the
+    remaining layers take longer than the flops that all ranks would then repeat.
     """
     whole = {layer.name: layer for layer in plan_layers(model, shape, GridShape(), (0,))}
     gains: list[tuple[float, str]] = []
@@ -266,7 +266,7 @@ def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
             continue
         gain += layer.compute_time_s(split.speeds) + layer.exposed_time_s(split.speeds)
         gain -= together.compute_time_s(split.speeds)
-        # Deep inside a model a tensor rarely has one reader.
+        # Deep inside a model, a tensor often has several readers.
         if gain > 0 and layer.name and layer.name.count(".") < 2:
             gains.append((gain, layer.name))
     return [name for _, name in sorted(gains, reverse=True)[:3]]

@@ -1,4 +1,4 @@
-"""Models that draw random numbers, made to draw the same ones however they are split."""
+"""Models that draw random numbers draw the same ones, however they are split."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OFF, _ALIKE = "dropout was off", "random layers drew alike"
 
 
 class _Generators(threading.local):
-    """This thread's, where it has any."""
+    """This thread's generators, if it has any."""
 
     python: random.Random | None = None
     numpy: np.random.RandomState | None = None
@@ -48,13 +48,13 @@ _own = _Generators()
 class Repeatable(TorchFunctionMode):
     """On this thread, dropout is off, and other random numbers come from separate generators.
 
-    Dropout's masks differ over space; what is drawn for whole samples or channels (stochastic
-    depth) need not. Numbers for every cell are drawn whole, and cut. Python's and numpy's
-    own numbers are this thread's within `by_thread`.
+    Dropout's masks differ over space, but numbers for whole samples or channels (stochastic depth)
+    can be equal. Numbers for every cell are drawn for the whole, and cut. Within `by_thread`,
+    Python's and numpy's own random numbers belong to this thread.
 
     Attributes:
-        met: what was done to which functions, for the user to read.
-        rounding: of the narrowest floating-point dtype that a function returned.
+        met: functions that were changed, and how, for the user.
+        rounding: rounding unit of the narrowest floating-point dtype that a function returned.
     """
 
     def __init__(self, seed: int) -> None:
@@ -104,7 +104,7 @@ class Repeatable(TorchFunctionMode):
 
 @contextmanager
 def by_thread() -> Iterator[None]:
-    """Have `random.f()` and `numpy.random.f()` draw from the generators of the thread that asks.
+    """Make `random.f()` and `numpy.random.f()` draw from the calling thread's generators.
 
     Emulated ranks are threads, which would draw from one generator in any order.
     """

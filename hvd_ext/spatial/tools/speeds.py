@@ -1,4 +1,4 @@
-"""How fast this rank computes, and how fast a message is: what plans are computed from."""
+"""The speed of this rank's computing and of messages, from which plans are computed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Speeds:
     """Speeds of a rank and of the link between two ranks; see `measure_speeds`.
 
     Attributes:
-        flops_per_s: of one rank, in a convolution.
-        bytes_per_s: of one message between two ranks.
-        latency_s: of a message.
+        flops_per_s: speed of one rank in a convolution.
+        bytes_per_s: bandwidth of one message between two ranks.
+        latency_s: latency of a message.
     """
 
     flops_per_s: float
@@ -35,9 +35,9 @@ def measure_speeds(comm: MPI.Comm | None = None) -> Speeds:
     """Time a convolution on this rank, and a message between two.
 
     Args:
-        comm: ranks to send messages between, of which the first two do; the answer is the
-            same on all. Without it, or with one rank, a copy in memory stands in for the
-            link, which no link is faster than.
+        comm: ranks, of which the first two send messages; the result is the same on all. Without
+            it, or with one rank, a copy in memory replaces the message, and no link is faster than
+            that.
 
     Returns:
         The speeds, for `plan`.
@@ -63,7 +63,7 @@ def _convolution_flops_per_s() -> float:
 
 
 def _message_s(comm: MPI.Comm, nbytes: int) -> float:
-    """One way of a message between the first two ranks."""
+    """Time one way of a message between the first two ranks."""
     block = bytearray(nbytes)
 
     def there_and_back() -> None:

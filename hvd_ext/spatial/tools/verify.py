@@ -25,24 +25,25 @@ from hvd_ext.units import counted
 
 # In fp64 the order of summation leaves some 1e-15 per layer.
 TOLERANCE = 1e-10
-# By how much the input, and the direction of the gradient, are moved to see what rounding alone
-# does to the unsplit model, how often, and how many times that is noise: a split model rounds
-# otherwise in every layer.
+# The relative change of the input and of the gradient's direction that shows the effect of rounding
+# on the unsplit model; the number of such runs; and the multiple of their effect that counts as
+# noise, because a split model rounds differently in every layer.
 _MOVED, _MOVES, _NOISE = 1e-15, 2, 100.0
-# The same where the model itself casts to a narrower dtype: there alone it rounds so much.
+# The same for models that cast to a narrower dtype, and so round more.
 _CASTS_NOISE = 10.0
 _INPUT, _GRADIENT = "input gradient", "gradient of "
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one tensor of the split model is from the unsplit model's.
+    """The difference of one tensor between the split and the unsplit model.
 
     Attributes:
-        name: "output" (with its place, where there are several), "input gradient",
-            "gradient of X" or "buffer X".
-        error: largest difference over the largest value; where rounding alone changes the
-            tensor by more than that, over what makes its noise the tolerance.
+        name: "output" (with its place, if there are several), "input gradient", "gradient of X" or
+            "buffer X".
+        error: largest difference, relative to the largest value. If rounding by itself changes the
+            tensor by more than the tolerance, the divisor is larger, so that this noise equals the
+            tolerance.
     """
 
     name: str
@@ -54,11 +55,11 @@ class Verification:
     """The result of `verify`.
 
     Attributes:
-        shape: of the input.
-        grid: over which it was split.
-        differences: of all tensors compared, the largest first.
-        tolerance: up to which they count as equal.
-        notes: what was done to random layers.
+        shape: shape of the input.
+        grid: grid over which it was split.
+        differences: those of all compared tensors, the largest first.
+        tolerance: difference up to which tensors count as equal.
+        notes: changes of random layers.
     """
 
     shape: tuple[int, ...]
@@ -69,7 +70,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether the split model is the unsplit one to rounding."""
+        """Whether the split model equals the unsplit one up to rounding."""
         return all(difference.error <= self.tolerance for difference in self.differences)
 
     def __str__(self) -> str:
@@ -103,23 +104,23 @@ def verify(
     of all parameters, and buffers (running statistics) are compared in fp64 on random data.
     Noise is the change of the unsplit model's result when the input moves by one part in 10^15,
     or, where the model itself casts to a narrower dtype, by one rounding of that dtype; it is not
-    counted. Dropout is off, for its masks differ over space; other random layers
-    draw alike, from torch's generators, from Python's `random` and from `numpy.random`.
+    counted. Dropout is off, because its masks differ over space. Other random layers draw the same
+    numbers, from torch's generators, Python's `random` and `numpy.random`.
 
     Args:
-        model: not converted; it is copied, and stays as it is.
+        model: not converted; it is copied, and stays unchanged.
         shape: `(N, C, *space)` of the input.
         grid: ranks that share a sample.
-        gather_before: as `convert` takes it.
-        split_filters: likewise.
-        tolerance: up to which relative differences are rounding.
-        seed: of the data.
+        gather_before: see `convert`.
+        split_filters: see `convert`.
+        tolerance: relative difference up to which a difference counts as rounding.
+        seed: seed of the data.
 
     Returns:
         The relative difference of each tensor, and whether all are within the tolerance.
 
     Raises:
-        UnsupportedError: the model does something that cannot be split; names the layer.
+        UnsupportedError: the model has an operation that cannot be split; names the layer.
     """
     generator = torch.Generator().manual_seed(seed)
     batch = torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -129,7 +130,7 @@ def verify(
     def run(
         x: Any, leaf: Tensor, prepared: nn.Module, step: float = 0.0
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The model's output for an input, and the gradient of the input."""
+        """Return the model's output for an input, and the gradient of the input."""
         with Repeatable(seed) as random:
             outputs = dict(_tensors(prepared(x), "output"))
             learnt = [y for y in outputs.values() if y.requires_grad]
@@ -176,11 +177,11 @@ def verify(
     input_gradient = torch.zeros_like(batch)
     for _, box, gradient in ranks:
         cells = (slice(None), slice(None), *(slice(begin, end) for begin, end in box))
-        # The mean over the ranks that have the same block.
+        # Takes the mean over the ranks that have the same block.
         input_gradient[cells] += gradient / grid.channels
     found = {name: [tensors[name] for tensors, _, _ in ranks] for name in ranks[0][0]}
     found[_INPUT] = [input_gradient]
-    # The mean over the ranks is what the exchange of gradients makes of them.
+    # The exchange of gradients would give their mean over the ranks.
     found |= {n: [torch.stack(t).mean(0)] for n, t in found.items() if n.startswith(_GRADIENT)}
 
     def compared(noise: dict[str, Tensor]) -> Verification:
@@ -195,7 +196,7 @@ def verify(
     rounding = max(roundings)
     if result.passed or rounding == torch.finfo(torch.float64).eps:
         return result
-    # A cast within the model swallows so small a move, and rounds what differs by as little.
+    # A cast within the model hides so small a change, and rounds values that differ by as little.
     notes.add("noise is that of the narrower dtype that the model casts to")
     with by_thread():
         coarse = noise_of(rounding)
@@ -210,7 +211,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in what a model returned, whole, with their places."""
+    """Return the tensors in a model's result, whole, with their places."""
     if isinstance(value, SpatialTensor):
         yield name, gather(value)
     elif isinstance(value, Tensor):
@@ -234,7 +235,7 @@ def _direction(like: Tensor, seed: int, step: float) -> Tensor:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Results of a training step in a model: gradients, and buffers."""
+    """Return the results of a training step in a model: gradients and buffers."""
     gradients = {
         f"{_GRADIENT}{path}{'.' if path else ''}{name}": gradient
         for path, module in model.named_modules()
@@ -244,7 +245,7 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """Maximum of absolute values; torch's maximum of numbers and a NaN is the NaN."""
+    """Return the maximum of absolute values; torch returns NaN if there is one."""
     return tensor.abs().max() if tensor.numel() else torch.zeros(())
 
 
@@ -257,7 +258,7 @@ def _difference(
 ) -> Difference:
     if mine is None or expected is None or noise is None:
         one = next(iter(mine)) if mine else expected
-        # A gradient that only one of them has may be of zeros.
+        # A gradient that only one model has must be zero.
         absent = one is not None and name.startswith(_GRADIENT) and not one.any()
         return Difference(name, 0.0 if absent else math.inf)
     if any(tensor.shape != expected.shape for tensor in mine):

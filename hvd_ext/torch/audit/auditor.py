@@ -1,4 +1,4 @@
-"""Takes the fingerprints of one optimizer's steps, writes them down, and compares ranks."""
+"""Takes the fingerprints of one optimizer's steps, writes them to a file, and compares ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hvd_ext.torch.reduction.protocol import Reduces
     from hvd_ext.torch.reduction.slot import GradientSlot
 
-# The number of optimizers of this process that are audited, by folder.
+# The number of audited optimizers of this process, by folder.
 _numbers: defaultdict[Path, itertools.count[int]] = defaultdict(itertools.count)
 
 log = logging.getLogger("hvd_ext")
@@ -41,11 +41,11 @@ log = logging.getLogger("hvd_ext")
 class Auditor:
     """Audits one optimizer, every so many steps.
 
-    Hooks on modules and on the exchange exist in audited steps alone: the others are only counted.
+    Hooks on modules and on the exchange exist only in audited steps; other steps are only counted.
     """
 
     def __init__(self, pairs: NamedParameters, rank: int, size: int) -> None:
-        """Begin, as HVD_EXT_AUDIT and HVD_EXT_AUDIT_EVERY ask for it.
+        """Begin, with the settings of HVD_EXT_AUDIT and HVD_EXT_AUDIT_EVERY.
 
         Raises:
             UsageError: they are wrong, the folder holds an audit, or xxhash is not installed.
@@ -84,16 +84,16 @@ class Auditor:
 
     def watch(self, reducer: Reduces) -> None:
         """Note the gradients that a reducer exchanges, in audited steps."""
-        # Weak: a reducer knows its observer, and ends with its optimizer.
+        # Weak, because a reducer refers to its observer, and must end with its optimizer.
         self._observe = weakref.WeakMethod(reducer.observe)
         if self._is_due and self._writer is not None:
             reducer.observe(self.note_gradients)
 
     def compare_replicas(self, comm: MPI.Comm, hosts: Sequence[str], first: int) -> None:
-        """Compare the parameters of these ranks at each audit, if that is asked for.
+        """Compare the parameters of these ranks at each audit, if that is requested.
 
         Args:
-            comm: the ranks that hold the same after every step.
+            comm: the ranks that hold the same parameters after every step.
             hosts: their host names.
             first: the world rank of the first of them.
         """
@@ -110,7 +110,7 @@ class Auditor:
                 self._gradients[index] = fingerprints.of_memory(slot.address, length)
 
     def before_update(self, exchanged: bool) -> None:
-        """Note the sums, which are in `.grad`; without an exchange they are the gradients, too."""
+        """Note the sums, which are in `.grad`; without an exchange they equal the gradients."""
         if self._writer is None:
             return
         if self._step == 0:
@@ -122,7 +122,7 @@ class Auditor:
             self._gradients = self._sums
 
     def after_update(self) -> None:
-        """Note the parameters, and end the step; collective where ranks are compared.
+        """Note the parameters, and end the step; collective if ranks are compared.
 
         Raises:
             MismatchError: ranks hold other parameters.

@@ -12,7 +12,7 @@ from hvd_ext.errors import UsageError
 
 
 def check_installed() -> None:
-    """Raise a UsageError, which says how to get it, where xxHash is not installed."""
+    """Raise a UsageError with the remedy if xxHash is not installed."""
     try:
         import xxhash  # noqa: F401
     except ImportError:
@@ -22,7 +22,7 @@ def check_installed() -> None:
 
 
 def of_memory(address: int, count_bytes: int) -> int:
-    """The fingerprint of memory of this process."""
+    """Return the fingerprint of memory of this process."""
     import xxhash
 
     if not count_bytes:
@@ -32,7 +32,7 @@ def of_memory(address: int, count_bytes: int) -> int:
 
 
 def of_tensor(tensor: torch.Tensor | None) -> int:
-    """The fingerprint of a tensor, as its elements lie in memory; UNKNOWN if it has none."""
+    """Return the fingerprint of a tensor, in memory order; UNKNOWN if it has no memory."""
     if tensor is None or tensor.layout is not torch.strided or tensor.is_meta:
         return UNKNOWN
     plain = tensor.detach()
@@ -64,7 +64,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 class Stream:
-    """One fingerprint of many tensors, in the order in which they come."""
+    """Makes one fingerprint of many tensors, in the order in which they come."""
 
     def __init__(self) -> None:
         import xxhash
@@ -78,7 +78,7 @@ class Stream:
         self._hash.update(of_tensor(tensor).to_bytes(8, "little"))
 
     def take(self) -> int:
-        """The fingerprint, UNKNOWN if nothing was added; begin again."""
+        """Return the fingerprint, UNKNOWN if nothing was added, and start over."""
         found = UNKNOWN if self._is_empty else int(self._hash.intdigest()) or 1
         self._hash.reset()
         self._is_empty = True

@@ -20,7 +20,7 @@ from hvd_ext.torch.audit.fingerprints import Stream
 
 
 class Inputs:
-    """The fingerprint of what models were given since the last step."""
+    """Makes the fingerprint of the models' inputs since the last step."""
 
     def __init__(self) -> None:
         """Begin, without noticing calls."""
@@ -29,7 +29,7 @@ class Inputs:
         self._hooks: list[RemovableHandle] = []
 
     def listen(self, listening: bool) -> None:
-        """Notice calls from now on, or no more: hooks cost every call of every module."""
+        """Notice calls from now on, or stop: hooks cost time in every call of every module."""
         self.close()
         if listening:
             self._outermost = None
@@ -37,11 +37,11 @@ class Inputs:
             self._hooks.append(register_module_forward_hook(self._after, always_call=True))
 
     def take(self) -> int:
-        """The fingerprint; begin again."""
+        """Return the fingerprint, and start over."""
         return self._stream.take()
 
     def close(self) -> None:
-        """Notice no more calls."""
+        """Stop noticing calls."""
         while self._hooks:
             self._hooks.pop().remove()
 

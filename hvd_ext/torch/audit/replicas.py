@@ -1,4 +1,4 @@
-"""Ranks of a data-parallel job hold the same parameters; one that does not is named."""
+"""The check that all ranks of a data-parallel job hold the same parameters."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ def find_difference(
     fingerprints: Sequence[int],
     timeout_s: float,
 ) -> str | None:
-    """Say which ranks hold other parameters than most; collective.
+    """Name the ranks whose parameters differ from those of most ranks; collective.
 
     Args:
-        comm: the ranks that ought to hold the same.
+        comm: the ranks that should hold the same parameters.
         hosts: their host names.
-        names: of the parameters.
+        names: names of the parameters.
         fingerprints: this rank's, in the same order.
-        timeout_s: how long a late rank is waited for.
+        timeout_s: how long to wait for a late rank.
 
     Returns:
-        The same words on every rank; None if all ranks hold the same.
+        The same text on every rank; None if all ranks hold the same.
 
     Raises:
         StallError: ranks did not reach this in time; names them.
     """
-    mine = hash(tuple(fingerprints))  # of numbers: the same in every process
+    mine = hash(tuple(fingerprints))  # of numbers, which is the same in every process
     if len(set(monitored_allgather(comm, mine, timeout_s, _OCCASION, hosts))) == 1:
         return None
     return describe(comm.allgather(list(fingerprints)), hosts, names)
 
 
 def describe(every: Sequence[Sequence[int]], hosts: Sequence[str], names: Sequence[str]) -> str:
-    """Words for a difference between the ranks' fingerprints. Pure.
+    """Describe a difference between the ranks' fingerprints. Pure.
 
-    Most ranks are right; of two groups as large, that of rank 0 is.
+    The largest group of equal ranks counts as right; of two equally large groups, that of rank 0.
     """
     counts = Counter(map(tuple, every))
     most = max(counts.values())

@@ -1,9 +1,9 @@
-"""Which step each rank of the node has begun, for those that have joined: hvd.join().
+"""The step that each rank of the node has begun, for ranks that have called hvd.join().
 
-A rank that has joined must learn that others take a step, and of which optimizer. They
-write it into memory that the node's ranks share, which costs a step one store, and
-only the ranks that have joined read it. Where joining is refused, those that wait for the
-rank in a step must learn that.
+A rank that has joined must learn that others take a step, and of which optimizer. They write it
+into memory that the node's ranks share, which costs one store in a step, and only the ranks that
+have joined read it. If joining is refused, the ranks that wait for the refused rank in a step must
+learn that, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPTIMIZER_BITS = 24
 
 
 class BegunSteps:
-    """The steps of all optimizers, which every rank takes in the same order."""
+    """The steps of all optimizers, which all ranks take in the same order."""
 
     def __init__(self, node: MPI.Comm) -> None:
         """Share a word with every rank; collective over `node`.
@@ -52,33 +52,33 @@ class BegunSteps:
         self._own[0] = self._count << _OPTIMIZER_BITS | optimizer
 
     def by_others(self) -> int | None:
-        """The optimizer whose step others have begun, and this rank has not; or None."""
+        """Return the optimizer whose step other ranks have begun and this one has not, or None."""
         latest = max(int(word[0]) for word in self._words)
         if latest >> _OPTIMIZER_BITS <= self._count:
             return None
         return latest & ((1 << _OPTIMIZER_BITS) - 1)
 
     def note_join(self) -> None:
-        """Say that this rank joins now."""
+        """Announce that this rank joins now."""
         self._own[2] = self._count
 
     def joined_last(self, by_horovod: int) -> int:
-        """The rank that has joined last, once all have.
+        """Return the rank that joined last, once all have joined.
 
         Args:
-            by_horovod: the last one as Horovod says, which sees no steps.
+            by_horovod: the last rank by Horovod, which does not see steps.
         """
         steps = [int(word[2]) for word in self._words]
         return by_horovod if steps[by_horovod] == max(steps) else steps.index(max(steps))
 
     def refuse_join(self) -> None:
-        """Say that this rank would have joined, and was refused."""
+        """Announce that this rank called join and was refused."""
         self._own[1] = 1 + self._count
 
     def refused_others(self) -> list[int]:
-        """Ranks of the node that were refused where this one has begun a step."""
+        """Return the ranks of the node that were refused while this one has begun a step."""
         words = [(int(begun) >> _OPTIMIZER_BITS, int(refused)) for begun, refused, _ in self._words]
-        # Where all of them are refused, and go on, some are later than others.
+        # If all ranks are refused and continue, some are later than others.
         return [
             rank
             for rank, (count, refused) in enumerate(words)

@@ -42,14 +42,16 @@ class _Job:
     """The state of hvd_ext between init() and shutdown().
 
     Attributes:
-        mpi_outlives_horovod: the program started MPI before Horovod, which then leaves its end
-            to the program; or there is no Horovod, and mpi4py ends MPI.
-        topology: its nodes and ranks, once something needs them.
-        begun: None on several nodes, where a rank cannot see that others have begun a step.
+        mpi_outlives_horovod: whether MPI outlives Horovod: the program started MPI first and ends
+            it, or there is no Horovod, and mpi4py ends MPI.
+        topology: nodes and ranks, once a part needs them.
+        begun: the steps that ranks have begun; None on several nodes, where a rank cannot see them.
         made: the number of optimizers that were made, dropped ones included.
-        join_refusal: why some rank's optimizer excludes join, when the last one was made; or None.
-        reducers: theirs, by the order in which they were made: the same on every rank.
-        rounds: of the optimizers whose nodes exchange weights.
+        join_refusal: why some rank's optimizer excludes join, as of the last one that was made; or
+            None.
+        reducers: reducers of the optimizers in the order in which they were made, the same on every
+            rank.
+        rounds: rounds of the optimizers whose nodes exchange weights.
     """
 
     mpi_outlives_horovod: bool = False
@@ -65,13 +67,13 @@ _job = _Job()
 
 
 def init(*arguments: Any, **named: Any) -> Any:
-    """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little.
+    """Start Horovod, as `horovod.torch.init` does, so that its waiting takes little CPU time.
 
     Memory that this process frees is kept from now on, unless malloc has settings of the user.
 
     Args:
-        arguments: of Horovod's `init`.
-        named: likewise.
+        arguments: arguments of Horovod's `init`.
+        named: keyword arguments of Horovod's `init`.
 
     Returns:
         The result of Horovod's `init`.
@@ -102,7 +104,7 @@ def init(*arguments: Any, **named: Any) -> Any:
 
 
 def _mpi_has_ended() -> bool:
-    """As MPI says, which Horovod's library brings along; importing mpi4py would start it."""
+    """Ask MPI, through Horovod's library, because importing mpi4py would start it."""
     ended = ctypes.c_int(0)
     library = ctypes.CDLL(horovods.LIBRARY_PATH)
     if hasattr(library, "MPI_Finalized"):  # otherwise Horovod was built without MPI
@@ -111,7 +113,7 @@ def _mpi_has_ended() -> bool:
 
 
 def topology() -> Topology:
-    """This job's nodes and ranks; collective the first time.
+    """Return this job's nodes and ranks; the first call is collective.
 
     Raises:
         StallError: ranks did not reach this in time; names them.
@@ -120,13 +122,13 @@ def topology() -> Topology:
         from mpi4py import MPI
 
         _job.topology = discover(MPI.COMM_WORLD, variables.STALL_TIMEOUT_S.read())
-        # Runs before Horovod's own, which was registered earlier and ends MPI.
+        # It runs before Horovod's function, which was registered earlier and ends MPI.
         at_exit(lambda failed: _close(failed=failed))
     return _job.topology
 
 
 def begun_steps() -> BegunSteps | None:
-    """Where ranks say that they begin a step; collective the first time.
+    """Return the steps that ranks have begun; the first call is collective.
 
     Raises:
         WindowError: on every rank, if ranks of the node cannot share memory.
@@ -139,7 +141,7 @@ def begun_steps() -> BegunSteps | None:
 def add(reducer: Reduces, rounds: Rounds | None = None) -> None:
     """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds.
 
-    Collective, as making an optimizer is.
+    Collective, because making an optimizer is.
     """
     if _job.join_refusal:
         gc.collect()
@@ -155,18 +157,18 @@ def add(reducer: Reduces, rounds: Rounds | None = None) -> None:
 
 
 def rounds() -> list[Rounds]:
-    """The rounds of the optimizers whose nodes exchange weights."""
+    """Return the rounds of the optimizers whose nodes exchange weights."""
     return list(_job.rounds)
 
 
 def join(device: int = -1) -> int:
     """Wait, as Horovod's join does, until every rank has called it.
 
-    Meanwhile this rank takes part in the steps that others take, with zeros: its own
-    parameters stay unchanged, and their `.grad` is overwritten.
+    Meanwhile this rank takes part in the other ranks' steps with zeros: its own parameters stay
+    unchanged, and their `.grad` is overwritten.
 
     Args:
-        device: as Horovod takes it.
+        device: as in Horovod.
 
     Returns:
         The rank that joined last.
@@ -177,8 +179,8 @@ def join(device: int = -1) -> int:
     """
     if not _job.made:
         return int(horovods.join(device))
-    # Decided by what is the same on every rank, not by whether the collector has taken
-    # an optimizer already.
+    # This depends on facts that are the same on every rank, not on whether the garbage collector
+    # has freed an optimizer.
     begun = _job.begun
     if begun is None:
         raise UsageError(
@@ -201,7 +203,7 @@ def join(device: int = -1) -> int:
 
     until(over)
     last = begun.joined_last(joined.result())
-    # Until every rank has seen that all have joined, none may begin a step of what comes next.
+    # No rank may begin its next step until every rank has seen that all have joined.
     topology().world.Barrier()
     return last
 
@@ -209,7 +211,7 @@ def join(device: int = -1) -> int:
 def _join_horovod(joined: Future[int], device: int) -> None:
     try:
         joined.set_result(int(horovods.join(device)))
-    except BaseException as error:  # handed to the thread that waits
+    except BaseException as error:  # raised in the thread that waits
         joined.set_exception(error)
 
 
@@ -230,13 +232,13 @@ def shutdown() -> None:
 
 
 def _close(free: bool = False, failed: bool = False) -> None:
-    """End what uses MPI.
+    """End the parts that use MPI.
 
     Args:
-        failed: an exception ends this rank, which then waits for no other.
-        free: the communicators too. Otherwise they are left to MPI's end, which may have begun:
-            once one rank has shut Horovod down, its threads on all ranks end MPI, and a call
-            of MPI from this thread would crash.
+        failed: an exception ends this rank, which then waits for no other rank.
+        free: whether to free the communicators, too. Otherwise MPI's end frees them, which may have
+            begun: once one rank has shut Horovod down, Horovod's threads on all ranks end MPI, and
+            a call of MPI from this thread would crash.
     """
     global _job
     job = _job
@@ -255,9 +257,9 @@ def _close(free: bool = False, failed: bool = False) -> None:
 
 
 def _wait_for_others(departures: Departures) -> None:
-    """Wait until all ranks have come here: MPI, which ends on all at once, may be in use on some.
+    """Wait until all ranks are here, because MPI ends on all, and some may still use it.
 
-    Horovod's thread does the waiting, as MPI may end meanwhile.
+    Horovod's thread does the waiting, because MPI may end meanwhile.
     """
     if not horovods.is_initialized() or horovods.size() == 1:
         return

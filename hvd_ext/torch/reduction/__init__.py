@@ -1,1 +1,1 @@
-"""Gradients in the arena: the reducer and what it is made of."""
+"""Gradients in the arena: the reducer and its parts."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
     from hvd_ext.torch.request import Request
 
-# Until it was measured when gradients are ready.
+# Used until the times at which gradients are ready have been measured.
 _FIRST_BUCKET_BYTES = 4 * MIB
 
 
@@ -48,7 +48,7 @@ class ArenaFactory:
 
     Attributes:
         compression: the format between nodes.
-        slots: of a reproducible step; 0: sums are in any order.
+        slots: slots of a reproducible step; 0: sums are in any order.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ArenaFactory:
         device: torch.device,
         on_host: type[HostArena],
     ) -> None:
-        """Read what the user set, and wait for all ranks; collective.
+        """Read the user's settings, and wait for all ranks; collective.
 
         Args:
             request: checked. Where nodes exchange after some steps, gradients stay within each.
@@ -88,14 +88,14 @@ class ArenaFactory:
 
     @property
     def may_rebuild(self) -> bool:
-        """Whether the buckets may follow from measurement.
+        """Whether buckets may be chosen by measurement.
 
         The host does not know when a GPU has a gradient.
         """
         return self._bucket_bytes is None and self._device.type == "cpu" and not self.is_late
 
     def first(self, specs: list[ParameterSpec]) -> tuple[Arena, str]:
-        """An arena with buckets in the parameters' order, and the reason; collective.
+        """Make an arena with buckets in parameter order, with the reason; collective.
 
         Raises:
             MismatchError: ranks differ in their parameters.
@@ -120,11 +120,11 @@ class ArenaFactory:
         return self._make(layout_by_size(self._summed(specs), most)), reason
 
     def rebuilt(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
-        """An arena with buckets that follow from measurement, and the reason; collective.
+        """Make an arena with buckets by measurement, with the reason; collective.
 
         Args:
             specs: the parameters.
-            ready_s: when this rank had the gradient of each.
+            ready_s: when each gradient was ready on this rank.
 
         Raises:
             WindowError: no arena could be made on some rank.
@@ -137,7 +137,7 @@ class ArenaFactory:
         return self._make(layout_buckets(specs, choice.groups)), choice.reason
 
     def explain(self) -> str:
-        """Report in which format gradients travel between nodes, and when, and why."""
+        """Report the format of gradients between nodes, when they are exchanged, and why."""
         said = self.compression.explain()
         if self._sync != self._asked_sync:
             said += f"\nsync: {EVERY_STEP}: one node"
@@ -146,7 +146,7 @@ class ArenaFactory:
         return said
 
     def rounds(self, named_parameters: NamedParameters) -> Rounds | None:
-        """The rounds in which nodes exchange weights, if not gradients; collective."""
+        """Make the rounds in which nodes exchange weights, if not gradients; collective."""
         if isinstance(self._sync, str):
             return None
         if isinstance(self._asked_format, Format) and self._asked_format.rank:
@@ -154,13 +154,13 @@ class ArenaFactory:
                 f"compression={self.compression.asked!r} with sync={str(self._sync)!r}: PowerSGD "
                 "needs matrices, and sync= sends flat weight deltas: use int8, bf16 or none"
             )
-        # What travels once in many steps is not worth measuring.
+        # Measuring does not pay for an exchange every many steps.
         format = self._asked_format if isinstance(self._asked_format, Format) else NONE
         return Rounds(self._sync, named_parameters, replace(self._config, format=format))
 
     @property
     def is_late(self) -> bool:
-        """Whether gradients are to be used one step late."""
+        """Whether gradients are used one step late."""
         return self._sync == ONE_STEP_LATE
 
     @property
@@ -169,7 +169,7 @@ class ArenaFactory:
         return self._topology.node
 
     def named_by_any(self, indices: list[int]) -> list[int]:
-        """The indices that any rank names, in ascending order; collective.
+        """Return the indices that any rank names, in ascending order; collective.
 
         Raises:
             StallError: ranks did not reach this in time, or have left; names them.
@@ -178,15 +178,15 @@ class ArenaFactory:
         return sorted(set().union(*everyones))
 
     def begin_step(self, optimizer: int) -> None:
-        """Say that this rank begins a step, to those that have joined."""
+        """Announce to the ranks that have joined that this one begins a step."""
         if self._begun is not None:
             self._begun.begin(optimizer)
 
     def refuse_join(self, refusal: str) -> None:
-        """Raise where a rank that this one waits for has called hvd.join(), which it must not.
+        """Raise an error if a rank that this one waits for was refused hvd.join().
 
         Args:
-            refusal: which that rank got.
+            refusal: the message that this rank got.
 
         Raises:
             UsageError: names the rank.
@@ -196,7 +196,7 @@ class ArenaFactory:
             raise UsageError(f"{names} called {refusal}")
 
     def _summed(self, specs: list[ParameterSpec]) -> list[ParameterSpec]:
-        """The gradients as the arena holds them."""
+        """Describe the gradients for the arena."""
         if not self.slots:
             return specs
         return [replace(spec, dtype=dtype_of_sum(spec.dtype)) for spec in specs]

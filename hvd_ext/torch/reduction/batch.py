@@ -1,9 +1,10 @@
 """Short gradients of one bucket that are copied together, into the arena and out of it.
 
-To make a view of the arena for `.grad` takes longer than to copy a short gradient. These stay where
-autograd has made them: they are copied in when the bucket is complete, and the sums are copied
-back to them at the end of the step. A hash of each gradient's bytes shows whether something changed
-it during the exchange. This is faster than an `InFlight` for each gradient.
+Making a view of the arena for `.grad` takes longer than copying a short gradient. So short
+gradients stay where autograd has made them: they are copied into the arena when the bucket is
+complete, and the sums are copied back at the end of the step. A hash of each gradient's bytes shows
+whether something changed it during the exchange. This is faster than an `InFlight` for each
+gradient.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _NONE = type(None)
 class Batch:
     """The gradients of a bucket that are copied together.
 
-    A step looks at its slots by the lists here alone: to visit thousands of them takes longer than
-    to copy what they hold.
+    A step uses only the lists here and does not visit the slots: visiting thousands of them takes
+    longer than copying their gradients.
 
     Attributes:
-        slots: theirs.
+        slots: slots of the gradients.
     """
 
     def __init__(self, slots: Sequence[GradientSlot]) -> None:
-        """Take slots that have their places in the arena."""
+        """Take slots that have places in the arena."""
         self.slots = slots
         self._parameters = [slot.parameter for slot in slots]
         self._places = array("Q", [slot.address for slot in slots])
@@ -44,13 +45,13 @@ class Batch:
         self._dtypes = {slot.view.dtype for slot in slots}
         self._sharings, self._is_shared = -1, False
         self._is_contiguous = all(slot.view.is_contiguous() for slot in slots)
-        # This step's gradients; once they are copied, their addresses and digests.
+        # This step's gradients, and, once they are copied, their addresses and digests.
         self._grads: Sequence[Any] = ()
         self._sources = array("Q")
         self._digests = array("Q")
 
     def have_no_gradient(self) -> bool:
-        """Whether no slot has one."""
+        """Whether no slot has a gradient."""
         return set(map(type, map(_grad_of, self._parameters))) == {_NONE}
 
     def collect(self) -> bool:
@@ -62,20 +63,20 @@ class Batch:
         return True
 
     def bring_in(self, others: Sequence[Batch]) -> bool:
-        """Copy the collected gradients into the arena: from now on they are being exchanged.
+        """Copy the collected gradients into the arena; from now on they are exchanged.
 
         Args:
-            others: those that are being exchanged already.
+            others: batches that are exchanged already.
 
         Returns:
-            Whether that was done: it is not if one lies in memory in another way than in the
-            arena, or is not autograd's alone.
+            Whether they were copied. They are not if one has another memory order than in the
+            arena, or is not only autograd's.
         """
         if not self._can_copy(self._grads):
             return False
         sources = _addresses(self._grads)
-        # One that is known to be zero may have no memory. Of two that share memory, as views of
-        # one tensor, only the last would keep its sum.
+        # A gradient that is known to be zero may have no memory. Of two gradients that share
+        # memory, such as views of one tensor, only the last would keep its sum.
         batches = [
             (sources, self._lengths),
             *((other._sources, other._lengths) for other in others),
@@ -88,8 +89,8 @@ class Batch:
         return True
 
     def find_changed(self) -> GradientSlot | None:
-        """A slot whose gradient something wrote to since `bring_in`."""
-        # A gradient at a time would take three times as long.
+        """Return a slot whose gradient was written to since `bring_in`."""
+        # Hashing one gradient at a time would take three times as long.
         same = list(map(is_, map(_grad_of, self._parameters), self._grads))
         if not all(same):
             return self.slots[same.index(False)]
@@ -102,7 +103,7 @@ class Batch:
         return None
 
     def give_back(self) -> None:
-        """Have gradients hold the sums that lie in the arena."""
+        """Copy the sums in the arena back to the gradients."""
         copy_each(self._sources, self._places, self._lengths)
 
     def forget(self) -> None:
@@ -111,14 +112,14 @@ class Batch:
         self._sources = self._digests = array("Q")
 
     def _has_shared(self) -> bool:
-        """Whether another optimizer takes one of the gradients, too."""
+        """Whether another optimizer also takes one of the gradients."""
         if self._sharings != GradientSlot.sharings:
             self._sharings = GradientSlot.sharings
             self._is_shared = any(slot.others for slot in self.slots)
         return self._is_shared
 
     def _can_copy(self, grads: Sequence[Any]) -> bool:
-        """Whether a copy of their memory is a copy of the gradients."""
+        """Whether copying their memory copies the gradients."""
         return (
             self._is_contiguous
             and not self._has_shared()
@@ -136,7 +137,7 @@ def _addresses(tensors: Sequence[torch.Tensor]) -> array[int]:
 
 
 def _share_memory(batches: Sequence[tuple[array[int], array[int]]]) -> bool:
-    """Whether any two gradients do, given their addresses and lengths by batch."""
+    """Whether any two gradients overlap, given their addresses and lengths by batch."""
     begins, lengths = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     order = begins.argsort()
     begins, ends = begins[order], (begins + lengths)[order]

@@ -1,11 +1,11 @@
 """Buckets of many short gradients, watched at their ends.
 
-A hook in Python takes longer than autograd takes to make a short gradient. Once it is known in
-which order a bucket's gradients are made, hooks on the first and on the last of them are enough:
-one that is None at the first and a tensor at the last was made between the two. A bucket in which
-that does not hold (another order, a parameter that is not used, gradients that are zeroed instead
-of set to None) gets its hooks back for good, and `synchronize` takes the gradients that
-it made without hooks in that step.
+A hook in Python takes longer than autograd takes to make a short gradient. Once the order of a
+bucket's gradients is known, hooks on the first and on the last of them are enough: a gradient that
+is None at the first hook and a tensor at the last one was made between the two. If that does not
+hold in a bucket (another order, an unused parameter, gradients that are zeroed instead of set to
+None), it gets its hooks back permanently, and `synchronize` takes the gradients that were made
+without hooks in that step.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Ends:
         """Remove hooks.
 
         Args:
-            order: the bucket's gradients as backward makes them.
-            hooks: of the reducer.
+            order: the bucket's gradients in backward's order.
+            hooks: hooks of the reducer.
         """
         self.batch = Batch(order[1:-1])
         self._first = order[0]
@@ -45,7 +45,7 @@ class Ends:
         """Note that one of the two gradients with hooks was made.
 
         Returns:
-            Whether those without hooks have been made since the first; None: that is not known.
+            Whether the gradients without hooks were made after the first one; None if unknown.
         """
         if slot is self._first:
             self._has_begun = self.batch.have_no_gradient()
@@ -56,7 +56,7 @@ class Ends:
         return None
 
     def forget(self) -> None:
-        """Begin with another step."""
+        """Begin another step."""
         self._has_begun = False
 
     def restore(self) -> None:

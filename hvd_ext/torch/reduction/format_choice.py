@@ -1,4 +1,4 @@
-"""The format in which gradients travel between nodes: as asked for, or by measurement."""
+"""The format of gradients between nodes: the requested one, or the choice of a measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.layout import ParameterSpec
 
-# A format that loses more has to be faster by more than this.
+# A format that loses more precision must be faster by more than this.
 _NEAR_THE_BEST = 1.05
 
 
@@ -23,7 +23,7 @@ class FormatChoice:
     """The format of one optimizer's gradients between nodes, and the reason for it.
 
     Attributes:
-        format: the one in use: none, until ranks have agreed on what is asked for.
+        format: the format in use: none, until ranks have agreed on the requested one.
     """
 
     def __init__(self, asked: Format | str, config: ArenaConfig, between_nodes: bool) -> None:
@@ -43,11 +43,11 @@ class FormatChoice:
         self._waits_for_buckets = False
 
     def choose(self, message_bytes: int, may_rebuild: bool) -> None:
-        """Choose the format of the first arena; collective the first time, and then nothing.
+        """Choose the first arena's format; the first call is collective, later ones do nothing.
 
         Args:
-            message_bytes: of its buckets, at most.
-            may_rebuild: buckets will be chosen by measurement, and `choose_buckets` called.
+            message_bytes: maximum of its buckets.
+            may_rebuild: whether buckets will be chosen by measurement, in `choose_buckets`.
         """
         if self._reason is not None or self._waits_for_buckets:
             return
@@ -71,10 +71,10 @@ class FormatChoice:
 
         Args:
             specs: the parameters.
-            ready_s: when the last rank had the gradient of each.
+            ready_s: when each gradient was ready on the last rank.
 
         Returns:
-            Rank 0's choice on every rank, so that no rounding can have two ranks cut differently.
+            Rank 0's choice on every rank, so that rounding cannot make two ranks cut differently.
         """
         candidates = (self._fixed,) if self._fixed else CANDIDATES
         if self._topology.one_node or not self._between_nodes:
@@ -113,6 +113,6 @@ def _join(times_s: Sequence[float]) -> str:
 
 
 def _least_lossy(times_s: Sequence[float]) -> int:
-    """The first that is near the best."""
+    """Return the first format that is near the best."""
     best_s = min(times_s)
     return next(i for i, time_s in enumerate(times_s) if time_s <= best_s * _NEAR_THE_BEST)

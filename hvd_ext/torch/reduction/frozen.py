@@ -21,11 +21,11 @@ class Frozen:
         self._parameters: list[tuple[str, torch.nn.Parameter]] = []
 
     def add(self, pairs: NamedParameters) -> None:
-        """Keep those that are frozen."""
+        """Keep the parameters that are frozen."""
         self._parameters += [(n, p) for n, p in pairs if not p.requires_grad and not is_own(p)]
 
     def take(self) -> NamedParameters:
-        """Those that are not frozen any more; they are then forgotten.
+        """Return the parameters that are no longer frozen, and forget them.
 
         Raises:
             UsageError: there are some, and they cannot join.

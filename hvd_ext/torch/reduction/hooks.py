@@ -15,23 +15,23 @@ class TakesGradients(Protocol):
     """A reducer.
 
     Attributes:
-        listening: gradients that autograd makes are this reducer's.
-        times_hooks: hooks are timed in this step.
+        listening: whether autograd's gradients are for this reducer.
+        times_hooks: whether hooks are timed in this step.
     """
 
     listening: bool
     times_hooks: bool
 
     def ready(self, index: int) -> None:
-        """Take the gradient of the parameter with this index: autograd has made it."""
+        """Take the gradient of the parameter with this index, which autograd has made."""
 
 
 class Hooks:
     """The hooks of one reducer; they are removed when it is dropped."""
 
     def __init__(self, reducer: TakesGradients) -> None:
-        # Parameters must not keep alive what is the optimizer's: through autograd's hooks the
-        # collector does not see such a cycle.
+        # Parameters must not keep the optimizer's objects alive, because the garbage collector does
+        # not see such a cycle through autograd's hooks.
         self._reducer = weakref.ref(reducer)
         self._handles: dict[int, RemovableHandle] = {}
         weakref.finalize(reducer, _remove, self._handles).atexit = False
@@ -53,7 +53,7 @@ class Hooks:
         self._handles[index] = parameter.register_post_accumulate_grad_hook(on_gradient)
 
     def remove(self, index: int) -> None:
-        """Watch the parameter with this index no longer."""
+        """Stop watching the parameter with this index."""
         self._handles.pop(index).remove()
 
 

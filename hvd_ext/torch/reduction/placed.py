@@ -1,4 +1,4 @@
-"""An optimizer's arenas, the gradients that lie in them, and the thread that reduces them."""
+"""An optimizer's arenas, the gradients in them, and the thread that reduces them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Observer = Callable[[Sequence[GradientSlot]], None]
 
 @dataclass(frozen=True, eq=False)
 class PlacedArena:
-    """An arena, and the gradients that lie in it.
+    """An arena, and the gradients in it.
 
     Attributes:
-        arena: reduces them.
+        arena: reduces the gradients.
         slots: the gradients, in the order of the arena's parameters.
         memory: the arena's bytes as a tensor, of which the gradients are views.
-        address: of `memory` when the gradients were placed.
+        address: address of `memory` when the gradients were placed.
     """
 
     arena: Arena
@@ -57,8 +57,8 @@ class PlacedArenas:
         self.observer: Observer | None = None
         self._progress = ProgressThread()
         self._pending: deque[Future[None]] = deque()
-        # An optimizer that is dropped leaves no threads, which would outlive MPI. The arenas
-        # alone are kept until then: gradients would keep the optimizer from being dropped.
+        # A dropped optimizer must leave no threads, which would outlive MPI. Only the arenas are
+        # kept until then, because gradients would keep the optimizer alive.
         self._close = weakref.finalize(self, close_later, self._progress, self.arenas)
         self._close.atexit = False
 
@@ -89,7 +89,7 @@ class PlacedArenas:
             )
 
     def submit(self, bucket: BucketState) -> None:
-        """Have the thread reduce a bucket, after those that were submitted before."""
+        """Let the thread reduce a bucket, after those that were submitted before."""
         self._show(bucket)
         bucket.arena.ready(bucket.index)
         self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
@@ -104,7 +104,7 @@ class PlacedArenas:
             self._show(bucket)
         for arena in self.arenas:
             arena.ready(len(arena.layout.buckets) - 1)
-        # What is left is done here: this thread has nothing else to do, and a core.
+        # The rest is reduced here, because this thread has a core and no other work.
         self.wait()
         for bucket in buckets:
             bucket.arena.reduce(bucket.index)
@@ -115,7 +115,7 @@ class PlacedArenas:
             self.observer([placed.slots[span.parameter] for span in bucket.layout.spans])
 
     def finish(self) -> None:
-        """Wait for what the arenas have been given."""
+        """Wait until the arenas have reduced all submitted buckets."""
         for arena in self.arenas:
             arena.finish()
 

@@ -12,13 +12,12 @@ if TYPE_CHECKING:
 
 
 class Reduces(Protocol):
-    """As of Reducer.
+    """The methods of Reducer.
 
     Attributes:
-        number: among the optimizers of this process.
+        number: number among the optimizers of this process.
         frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        join_refusal: why this rank may not take part in a step with zeros, and update nothing;
-            None: it may.
+        join_refusal: why this rank may not join other ranks' steps with zeros; None if it may.
     """
 
     number: int
@@ -31,7 +30,7 @@ class Reduces(Protocol):
 
     @property
     def has_residuals(self) -> bool:
-        """Whether compression may have rounded something away that is not sent yet."""
+        """Whether compression may have left residuals that are not sent yet."""
 
     def explain(self) -> str: ...
     def add(self, named_parameters: NamedParameters) -> None: ...

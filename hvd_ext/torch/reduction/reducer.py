@@ -1,9 +1,9 @@
 """Gradients in the arena: when a bucket is complete, it is reduced.
 
-Gradients end up in the arena's memory, and `.grad` is a view of it (but see `Batch`). One that
-autograd made elsewhere, because `.grad` was None, is copied in while it is still in the cache; one
-that was accumulated into the view is not copied at all. A program may put another tensor into
-`.grad`: the slots' own views stay where they are.
+Gradients end up in the arena's memory, and `.grad` is a view of it (but see `Batch`). A gradient
+that autograd made elsewhere, because `.grad` was None, is copied into the arena while it is still
+in the cache; a gradient that was accumulated into the view is not copied. A program may put another
+tensor into `.grad`; the slots keep their own views.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
     from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 
-# Steps until it is known when gradients are ready: no sooner than which are sparse.
+# Steps until the times of gradients are known; by then it is also known which are sparse.
 _REBUILD_AFTER = KNOWN_AFTER
-# The step in which it is noted in which order the gradients of a bucket are made.
+# The step in which the order of a bucket's gradients is noted.
 _LEARN_ORDER_IN = _REBUILD_AFTER
 
 log = logging.getLogger("hvd_ext")
@@ -44,8 +44,7 @@ log = logging.getLogger("hvd_ext")
 class Reducer:
     """The gradients of one optimizer, kept in arenas and reduced as they get ready.
 
-    Every rank builds it alike. It needs all of `add`, `synchronize` and backward to
-    be called from one thread.
+    All ranks build it alike. `add`, `synchronize` and backward must be called from one thread.
 
     Attributes, in addition to those of `Reduces`:
         listening: gradients that autograd makes are this reducer's.
@@ -68,10 +67,10 @@ class Reducer:
         """Make an arena for parameters; collective.
 
         Args:
-            named_parameters: those that are trained.
+            named_parameters: the trained parameters.
             passes_per_step: how many backward passes fill a gradient.
             factory: makes the arenas, on all ranks alike.
-            sparse: exchanges what the arena does not serve.
+            sparse: exchanges gradients that the arena does not serve.
 
         Raises:
             StallError: ranks did not reach this.
@@ -100,7 +99,7 @@ class Reducer:
         self._take_in(arena, named_parameters)
 
     def add(self, named_parameters: NamedParameters) -> None:
-        """Take in parameters, in buckets after those that are there; collective.
+        """Add parameters, in buckets after the existing ones; collective.
 
         Raises: as the constructor.
         """
@@ -110,7 +109,7 @@ class Reducer:
         self._step = 0
 
     def explain(self) -> str:
-        """Say which buckets there are and why, and how they are reduced."""
+        """Describe the buckets and their reason, and how they are reduced."""
         parts = [f"buckets: {self._reason}", self._factory.explain()]
         parts += [arena.explain() for arena in self._arenas.arenas]
         return "\n".join([*parts, f"exposed in the last step: {format_seconds(self._exposed_s)}"])
@@ -120,14 +119,14 @@ class Reducer:
         return self._factory.compression.format.has_residual or bool(self._unsent)
 
     def observe(self, observer: Observer | None) -> None:
-        """Have a function see the gradients of each bucket before it is exchanged."""
+        """Pass the gradients of each bucket to a function before it is exchanged."""
         self._arenas.observer = observer
 
     def drain(self) -> Residuals:
         return residuals.drain(self._arenas.placed, self._factory.node) or self._unsent
 
     def keep(self, drained: Residuals) -> None:
-        """As residuals.keep, in all arenas; or later, once a format is chosen that has any."""
+        """Call residuals.keep for all arenas, now or once a format with residuals is chosen."""
         residuals.keep(self._arenas.placed, drained)
         self._unsent = {} if self._factory.compression.format.has_residual else drained
 
@@ -139,7 +138,7 @@ class Reducer:
         self._reset()
 
     def synchronize(self) -> None:
-        """Reduce what is not reduced yet, wait for all of it, and leave it in `.grad`.
+        """Reduce the remaining gradients, wait for all, and leave the sums in `.grad`.
 
         A parameter that got no gradient on this rank takes part with zeros.
 
@@ -152,7 +151,7 @@ class Reducer:
         self._rebuild_if_due()
 
     def _exchange(self) -> None:
-        """Reduce what is not reduced yet, and wait until this rank has what arenas give it."""
+        """Reduce the remaining gradients, and wait until this rank has the arenas' results."""
         self._complete()
         start_s = time.monotonic()
         with region("exposed", kind="communication"):
@@ -162,7 +161,7 @@ class Reducer:
         self._end_step()
 
     def _complete(self) -> None:
-        """Have the arenas hold all that this rank puts into the exchange."""
+        """Put all gradients of this rank into the arenas."""
         self._arenas.check_unmoved()
         if unfrozen := self.frozen.take():
             self.add(unfrozen)
@@ -200,17 +199,17 @@ class Reducer:
             return
         if self._factory.may_rebuild and self._buckets:
             self._rebuild_buckets()
-        # Parameters and optimizer state have their places: what they left is free.
+        # Parameters and optimizer state have moved to their places, so their old memory is free.
         return_free_memory()
 
     def reset(self) -> None:
-        """Forget gradients of this step; a bucket that is on its way is waited for."""
+        """Forget gradients of this step, after waiting for buckets in flight."""
         if self.in_flight:
             self.synchronize()
         self._reset()
 
     def leave_step(self) -> None:
-        """Forget what was accumulated for a step that this rank will not take.
+        """Forget gradients that were accumulated for a step that this rank will not take.
 
         Raises:
             UsageError: other ranks have a part of it already.
@@ -249,9 +248,9 @@ class Reducer:
         self._buckets += self._arenas.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:
-        """Lay out all gradients again, by when they were ready; collective.
+        """Lay out all gradients again, by the times at which they were ready; collective.
 
-        Tensors that `.grad` refers to stay valid: gradients move as they are made again.
+        Tensors that `.grad` refers to stay valid: a gradient moves when it is next made.
         """
         dense = [slot for slot in self._slots if not slot.sparse]
         measured = [slot.ready_s for slot in dense if slot.ready_s < math.inf]
@@ -285,7 +284,7 @@ class Reducer:
             self._take_short(slot)
             return
         if slot.passes_left <= 0:
-            # The complaint is this one, also if step() is called nevertheless.
+            # Raised also if step() is called nevertheless.
             slot.hand_over()
             raise AssertionError(
                 f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
@@ -297,7 +296,7 @@ class Reducer:
         if slot.passes_left > 0:
             slot.adopt()
             return
-        if 0 < self._step < _REBUILD_AFTER:  # the first step is slower than any other
+        if 0 < self._step < _REBUILD_AFTER:  # the first step is the slowest
             now_s = time.monotonic()
             self._backward_since_s = self._backward_since_s or now_s
             slot.ready_s = min(slot.ready_s, now_s - self._backward_since_s)
@@ -309,7 +308,7 @@ class Reducer:
                 self._submit_complete()
 
     def _take_short(self, slot: GradientSlot) -> None:
-        """Take a gradient that is brought in with others."""
+        """Take a gradient that is copied into the arena together with others."""
         assert slot.bucket is not None
         self.in_flight = True
         self._together.take(slot, slot.bucket, self._bring_in)
@@ -320,14 +319,14 @@ class Reducer:
         self._together.bring_in(self._fill)
 
     def _submit_complete(self) -> None:
-        """Have buckets reduced that are complete, as those before them are."""
+        """Submit complete buckets, if all buckets before them are complete."""
         self._bring_in()
         while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
             self._arenas.submit(self._buckets[self._next])
             self._next += 1
 
     def _fill(self, slot: GradientSlot) -> None:
-        """Have the slot hold what this rank puts into the exchange."""
+        """Put this rank's gradient into the slot."""
         grad = slot.parameter.grad
         if slot.sparse or (grad is not None and grad.is_sparse):
             self._sparse.start(slot, self._step)

@@ -1,8 +1,8 @@
 """Residuals: the parts that compression has rounded away and not sent yet, by parameter.
 
-They are spread over the nodes, and within a node over the ranks' shards. Only their sum over
-the nodes counts for later steps, so the sum is gathered and saved: it serves any number of
-nodes, and each then sends an equal part.
+They are spread over the nodes, and within a node over the ranks' shards. Only their sum over the
+nodes matters for later steps, so the sum is gathered and saved. It can be used on any number of
+nodes, and each node then sends an equal part.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
         node: the ranks that have the other shards.
 
     Returns:
-        The sum over the nodes for each parameter whose format keeps something; the same on
-        every rank, and of the parameter's shape.
+        The sum over the nodes for each parameter whose format has residuals; the same on every
+        rank, and of the parameter's shape.
     """
     found: Residuals = {}
     for each in placed:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 # A longer gradient is copied at once, while it is in the cache.
 _SHORT_BYTES = 16 << 10
-# By the parameter, in all optimizers that can share it.
+# Slots by parameter, in all optimizers that can share it.
 _slots = WeakTensorKeyDictionary()
 
 
 @dataclass(eq=False)
 class BucketState:
-    """A bucket, and how far it is in this step.
+    """A bucket, and its progress in this step.
 
     Attributes:
-        arena: what reduces it.
+        arena: the arena that reduces it.
         index: its number in the arena.
-        layout: which gradients lie where.
-        missing: how many of them this rank does not have yet.
+        layout: the places of its gradients.
+        missing: number of gradients that this rank does not have yet.
     """
 
     arena: Arena
@@ -47,16 +47,17 @@ class GradientSlot:
 
     Attributes:
         index: its number in the reducer.
-        view: its place in the arena; of the parameter itself before it has one.
-        address: of the view's memory.
-        bucket: None if the gradient is sparse, and has no place in the arena.
-        passes_left: backward passes that this step's gradient still takes.
-        may_wait: it may be copied into the arena together with others.
-        version: of `.grad` when the exchange received it.
-        ready_s: the earliest that it was ready after backward began.
-        others: of the same parameter, in other optimizers; gone with these. As long as there are
-            any, `.grad` is no view of an arena, and each optimizer's step puts its own sum there.
-        sharings: how often a slot has found another of its parameter, in this process.
+        view: its place in the arena; before it has one, a view of the parameter.
+        address: address of the view's memory.
+        bucket: its bucket; None if the gradient is sparse, and has no place in the arena.
+        passes_left: backward passes that this step's gradient still needs.
+        may_wait: whether it may be copied into the arena together with others.
+        version: version of `.grad` when the exchange received it.
+        ready_s: the earliest time after backward began at which it was ready.
+        others: slots of the same parameter in other optimizers, as long as these exist. If there
+            are any, `.grad` is not a view of an arena, and each optimizer's step puts its own sum
+            there.
+        sharings: how often a slot has found another slot of its parameter, in this process.
     """
 
     sharings: ClassVar[int] = 0
@@ -76,13 +77,13 @@ class GradientSlot:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another optimizer takes this parameter's gradient, too."""
+        """Whether another optimizer also takes this parameter's gradient."""
         if self.others:
             self.others = [other for other in self.others if other() is not None]
         return bool(self.others)
 
     def find_others(self) -> None:
-        """Look for optimizers that train the same parameter, and have them know of this one."""
+        """Find the other optimizers' slots of this parameter, and register this slot with them."""
         of_parameter = _slots.setdefault(self.parameter, weakref.WeakSet())
         for other in of_parameter:
             self.others.append(weakref.ref(other))
@@ -94,7 +95,7 @@ class GradientSlot:
 
     def place(self, memory: torch.Tensor, offset_bytes: int, bucket: BucketState) -> None:
         p = self.parameter
-        dtype = getattr(torch, bucket.layout.dtype)  # of the sum, which may be wider
+        dtype = getattr(torch, bucket.layout.dtype)  # dtype of the sum, which may be wider
         flat = memory[offset_bytes : offset_bytes + p.numel() * dtype.itemsize]
         self.view = placed_as(p, flat.view(dtype))
         self.address = self.view.data_ptr()
@@ -102,13 +103,13 @@ class GradientSlot:
         self.bucket = bucket
 
     def displace(self) -> None:
-        """Keep nothing of the arena's memory."""
+        """Release the arena's memory."""
         self.bucket = None
         self.may_wait = False
         self.view = self.parameter.new_empty(0)
 
     def adopt(self) -> None:
-        """Bring a gradient that autograd made elsewhere into the arena."""
+        """Copy a gradient that autograd made elsewhere into the arena."""
         grad = self.parameter.grad
         if grad is None or grad.is_sparse or self.sparse:
             return
@@ -117,7 +118,7 @@ class GradientSlot:
                 f"the gradient of {self.name!r} is {grad.dtype}, and was {self.view.dtype} when "
                 "DistributedOptimizer() was called: convert the model before that"
             )
-        # A gradient with a graph (create_graph=True) would keep those of all steps alive.
+        # A gradient with a graph (create_graph=True) would keep the graphs of all steps alive.
         if grad.data_ptr() != self.view.data_ptr() or grad.grad_fn is not None:
             self.view.copy_(grad.detach() if grad.requires_grad else grad)
             if not (self.others and self.is_shared):
@@ -130,12 +131,12 @@ class GradientSlot:
             self.parameter.grad = self.view.data
 
     def give_copy(self) -> None:
-        """Put the sum into `.grad`, which is no view."""
+        """Put the sum into `.grad`, which is not a view."""
         if self.parameter.requires_grad and not self.sparse:
             self.parameter.grad = self.view.clone()
 
     def hand_over(self) -> None:
-        """Remember the gradient as it is: from now on it is being exchanged."""
+        """Note the state of the gradient; from now on it is exchanged."""
         grad = self.parameter.grad
         if grad is None or self.sparse or self.others:
             return
@@ -143,17 +144,17 @@ class GradientSlot:
         grad.__class__ = InFlight
 
     def hand_over_copy(self) -> None:
-        """As `hand_over`, of a gradient that was copied into the view."""
+        """Do the same as `hand_over` for a gradient that was copied into the view."""
         grad = self.view.data
         grad.__class__ = InFlight
         self.version = 0
         self.parameter.grad = grad
 
     def check_untouched(self) -> None:
-        """Check that nothing wrote to the gradient meanwhile: ranks would get different sums.
+        """Check that the gradient was not changed meanwhile, which would make sums differ.
 
         Raises:
-            UsageError: something did.
+            UsageError: it was changed.
         """
         if self.sparse or self.others:
             return
@@ -164,7 +165,7 @@ class GradientSlot:
             raise self.complaint()
 
     def complaint(self) -> UsageError:
-        """The error that something wrote to the gradient while it was exchanged."""
+        """Return the error for a gradient that was changed while it was exchanged."""
         return UsageError(
             f"the gradient of {self.name!r} was changed between backward() and step(), while "
             "it was exchanged: call optimizer.synchronize() before, and then step() inside "

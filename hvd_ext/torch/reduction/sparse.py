@@ -1,8 +1,8 @@
-"""Sparse gradients: they go by Horovod's allgather, or are made dense, as the user asks.
+"""Sparse gradients: exchanged by Horovod's allgather, or made dense, as the user requests.
 
-One that stays sparse has a place in the arena, so that its bucket keeps its turn, until all ranks
-know that it is sparse. The place is zero on a rank that knows; a rank that does not know yet may
-put a dense gradient there, and the sum of those is added.
+A gradient that stays sparse has a place in the arena until all ranks know that it is sparse, so
+that the order of the buckets stays the same. The place is zero on a rank that knows it; a rank that
+does not know it yet may put a dense gradient there, and the sum of these is added.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SparseExchange:
                     f"{KNOWN_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
                 )
             slot.sparse = True
-            slot.view.zero_()  # a sum of an earlier step may lie there
+            slot.view.zero_()  # a sum of an earlier step may be there
         grad = slot.parameter.grad
         if grad is None:
             grad = _without_rows(slot.parameter)
@@ -57,9 +57,9 @@ class SparseExchange:
         slots: Sequence[GradientSlot],
         named_by_any: Callable[[list[int]], list[int]],
     ) -> None:
-        """Take part in the exchange of what only other ranks knew to be sparse; collective.
+        """Take part in exchanges of gradients that only other ranks knew to be sparse; collective.
 
-        With no rows: the arena has summed what this rank had.
+        This rank sends no rows, because the arena has summed its gradients.
         """
         mine = [index for index, slot in enumerate(slots) if slot.sparse]
         for index in named_by_any(mine):
@@ -69,10 +69,10 @@ class SparseExchange:
                 self._send(slot, _without_rows(slot.parameter))
 
     def finish(self, step: int) -> None:
-        """Wait for all, and leave them in `.grad`."""
+        """Wait for all sparse gradients, and leave them in `.grad`."""
         for slot, result in self._started:
             total = result()
-            # Until all ranks know, some may have put a dense gradient into the arena.
+            # Until all ranks know, some may put a dense gradient into the arena.
             if step < KNOWN_AFTER and slot.view.any():
                 total = total + slot.view.to_sparse(1)
                 slot.view.zero_()
@@ -80,7 +80,7 @@ class SparseExchange:
         self._started.clear()
 
     def forget(self) -> None:
-        """Drop what was started in this step."""
+        """Drop the exchanges that were started in this step."""
         self._started.clear()
 
     def _send(self, slot: GradientSlot, grad: torch.Tensor) -> None:
@@ -104,12 +104,12 @@ class NoSparse(SparseExchange):
     """Refuses sparse gradients."""
 
     def __init__(self, asked: str) -> None:
-        """`asked` is what they do not go with, as the user gave it."""
+        """Keep `asked`, the argument that excludes sparse gradients, as the user wrote it."""
         super().__init__(None)
         self._asked = asked
 
     def start(self, slot: GradientSlot, step: int) -> None:
-        """Refuse it.
+        """Refuse the gradient.
 
         Raises:
             UsageError: always.

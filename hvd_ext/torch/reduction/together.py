@@ -1,10 +1,10 @@
-"""Short gradients, brought into the arena together.
+"""Short gradients, copied into the arena together.
 
-A short one is copied in less time than Python takes to ask for it. Those that autograd has made
-wait until a bucket has all of its gradients, or until backward ends, and one call copies them.
-Until then `.grad` is autograd's tensor. A bucket that has many of them and nothing else is watched
-at its ends alone, once a step has shown the order in which they are made (see `Ends`), and those
-between the ends are copied back as well (see `Batch`).
+Copying a short gradient takes less time than the call in Python that does it. So short gradients
+wait until their bucket has all of its gradients, or until backward ends, and one call copies them.
+Until then `.grad` is autograd's tensor. A bucket of only many short gradients has hooks only at its
+ends, once a step has shown the order of the gradients (see `Ends`), and the sums of the gradients
+between the ends are copied back (see `Batch`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hvd_ext.torch.reduction.hooks import Hooks
     from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 
-# With fewer gradients in a bucket, two hooks and a look at the others save nothing.
+# With fewer gradients in a bucket, two hooks and looking up the others save no time.
 _LEAST_GRADIENTS = 8
 
 
@@ -30,14 +30,15 @@ class Together:
     """The short gradients of one reducer.
 
     Attributes:
-        learns: in this step the order in which backward makes them is noted.
+        learns: whether this step notes the order in which backward makes them.
     """
 
     def __init__(self, copies_back: bool) -> None:
         """Start with no slots.
 
         Args:
-            copies_back: sums may be copied to where autograd has made the gradients.
+            copies_back: whether sums may be copied to the memory in which autograd made the
+                gradients.
         """
         self.learns = False
         self._copies_back = copies_back
@@ -52,9 +53,9 @@ class Together:
         """Take a gradient, which then counts as the bucket's.
 
         Args:
-            slot: autograd has made its gradient.
-            bucket: the one that it lies in.
-            bring_in: is called when backward ends, if no bucket was complete before.
+            slot: the slot whose gradient autograd has made.
+            bucket: the slot's bucket.
+            bring_in: called when backward ends, if no bucket was complete before.
         """
         if not self._waiting:
             after_backward(bring_in)
@@ -69,23 +70,23 @@ class Together:
                 self._take_batch(ends.batch, bucket)
 
     def bring_in(self, fill: Callable[[GradientSlot], None]) -> None:
-        """Copy what waits into the arena; see `bring_in` below."""
+        """Copy the waiting gradients into the arena; see `bring_in` below."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             bring_in(waiting, fill)
 
     def check_untouched(self) -> None:
-        """As GradientSlot.check_untouched, of gradients that will be copied back."""
+        """Check gradients that will be copied back, like GradientSlot.check_untouched."""
         for batch in self._batches:
             if changed := batch.find_changed():
                 raise changed.complaint()
 
     def outside_batches(self, slots: Sequence[GradientSlot]) -> Sequence[GradientSlot]:
-        """Those of the reducer's slots that no batch has brought into the arena in this step."""
+        """Return the reducer's slots that no batch has copied into the arena in this step."""
         if not self._batches:
             return slots
         known = (len(slots), *self._batches)
-        if known != self._outside_of:  # as a rule the same in each step
+        if known != self._outside_of:  # usually the same in each step
             inside = {slot.index for batch in self._batches for slot in batch.slots}
             self._outside = [slot for slot in slots if slot.index not in inside]
             self._outside_of = known
@@ -97,10 +98,10 @@ class Together:
             batch.give_back()
 
     def choose_hooks(self, hooks: Hooks) -> None:
-        """Keep two hooks in each bucket whose gradients are short and many.
+        """Keep two hooks in each bucket that has many short gradients.
 
         Args:
-            hooks: of the reducer, which has taken a step in which `learns` was set.
+            hooks: hooks of the reducer, which has taken a step in which `learns` was set.
         """
         for bucket, order in self._orders.items():
             whole = len(order) == len(bucket.layout.spans) >= _LEAST_GRADIENTS
@@ -109,7 +110,7 @@ class Together:
         self._orders.clear()
 
     def restore_hooks(self) -> None:
-        """Have every gradient watched again."""
+        """Restore the hooks of all gradients."""
         for ends in self._ends.values():
             ends.restore()
         self._ends.clear()
@@ -140,14 +141,14 @@ class Together:
 
 
 def bring_in(waiting: Sequence[GradientSlot], fill: Callable[[GradientSlot], None]) -> None:
-    """Copy gradients into the arena, and remember each: from now on it is being exchanged.
+    """Copy gradients into the arena and note their state; from now on they are exchanged.
 
     Args:
-        waiting: those that autograd has made.
-        fill: brings in a single one, of any kind.
+        waiting: slots whose gradients autograd has made.
+        fill: copies a single gradient, of any kind.
 
     Raises:
-        UsageError: one of them has another dtype than before, or is sparse too late.
+        UsageError: a gradient has another dtype than before, or is sparse too late.
     """
     views: list[torch.Tensor] = []
     grads: list[torch.Tensor] = []

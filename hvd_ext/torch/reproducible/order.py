@@ -1,4 +1,4 @@
-"""The order in which a reproducible sum adds: its needs, and its description."""
+"""The order of a reproducible sum: its requirements, and its description."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def require_consecutive_ranks(topology: Topology) -> None:
-    """See that the ranks of a node are a subtree of the sum; collective.
+    """Check that the ranks of a node are a subtree of the sum; collective.
 
     Raises:
-        HvdExtError: on every rank, if the launcher has dealt them otherwise.
+        HvdExtError: on every rank, if the launcher has placed them differently.
     """
     place = topology.cross.rank * topology.node.size + topology.node.rank
     if not topology.homogeneous or not all(topology.world.allgather(place == topology.world.rank)):
@@ -26,11 +26,11 @@ def require_consecutive_ranks(topology: Topology) -> None:
 
 
 def explain(slots: int, each: int) -> str:
-    """Say what is guaranteed.
+    """Describe the guarantee.
 
     Args:
-        slots: of a step.
-        each: on each rank.
+        slots: number of slots of a step.
+        each: number of slots on each rank.
     """
     return (
         f"reproducible: {counted(slots, 'slot')}, {each} on each rank, summed by one tree in "
@@ -39,5 +39,5 @@ def explain(slots: int, each: int) -> str:
 
 
 def dtype_of_sum(dtype: str) -> str:
-    """In which a gradient is summed: no rounding to 16 bits before the whole sum is there."""
+    """Return the dtype of a gradient's sum: no rounding to 16 bits before the sum is complete."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype

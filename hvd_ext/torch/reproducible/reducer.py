@@ -1,4 +1,4 @@
-"""Gradients of slots: a rank adds those of its passes as a subtree, and the arena adds the ranks'.
+"""Gradients of slots: a rank adds those of its passes as a subtree, the arena those of the ranks.
 
 Each backward pass is a slot. The gradient that autograd has made is taken out of `.grad`, so
 that autograd adds nothing itself, and is added to the partial sums that `summation_tree.merges`
@@ -53,7 +53,7 @@ class ReproducibleReducer(Reducer):
         """Accept only the number of passes that the slots already fix.
 
         Raises:
-            UsageError: it is another number.
+            UsageError: `passes` is another number.
         """
         if passes != self._passes_per_step:
             raise UsageError(
@@ -75,12 +75,12 @@ class ReproducibleReducer(Reducer):
         self.in_flight = True
         assert slot.parameter.grad is not None
         if slot.parameter.grad.is_sparse:
-            self._sparse.start(slot, self._step)  # refuses it, or makes it dense
+            self._sparse.start(slot, self._step)  # refuses a sparse gradient, or makes it dense
         grad, slot.parameter.grad = slot.parameter.grad, None
         self._add(index, grad.detach().to(slot.view.dtype))
 
     def _end_pass(self) -> None:
-        """Count the pass; what it made no gradient for takes part with zeros."""
+        """Count the pass; parameters without a gradient take part with zeros."""
         for index in range(len(self._slots)):
             if index not in self._taken:
                 self._add(index, None)
@@ -93,7 +93,7 @@ class ReproducibleReducer(Reducer):
         partial[self._pass] = grad
         for left, right in merges(self._pass):
             into = slot.view if last and left == 0 else None
-            # What autograd has made may be another parameter's gradient, too, or the program's.
+            # Autograd's tensor may also be another parameter's gradient, or belong to the program.
             if into is None and right - left > 1:
                 into = partial[left]
             partial[left] = _sum(partial[left], partial.pop(right), into)
@@ -159,10 +159,10 @@ class ReproducibleReducer(Reducer):
 
 
 class ReproducibleShardedReducer(ReproducibleReducer, ShardedReducer):
-    """The same for an optimizer whose update is divided over the ranks of a node."""
+    """The same reducer for an optimizer whose update is divided among the ranks of a node."""
 
     def show_sums(self) -> None:
-        """Have whole sums in `.grad`, whose norm is then that of an unsharded optimizer."""
+        """Put whole sums into `.grad`, so that their norm is that of an unsharded optimizer."""
         if any(isinstance(slot.parameter.grad, ShardedGradient) for slot in self._slots):
             for arena in self._sharded_arenas():
                 arena.give_sums()
@@ -173,9 +173,9 @@ class ReproducibleShardedReducer(ReproducibleReducer, ShardedReducer):
 def _sum(
     left: torch.Tensor | None, right: torch.Tensor | None, into: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """The sum of two partial sums, of which None is zero; in `into`, if there is any."""
+    """Return the sum of two partial sums, in `into`; None stands for zero."""
     if left is None or right is None:
         held = right if left is None else left
-        # As the sum with a zero: that of a negative zero is positive.
+        # Adding zero makes a negative zero positive, so this does it, too.
         return None if held is None else torch.add(held, 0.0, out=into)
     return torch.add(left, right, out=into)

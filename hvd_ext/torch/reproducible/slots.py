@@ -1,4 +1,4 @@
-"""The slots of a reproducible step: whatever a rank computes of one depends on its number alone."""
+"""The slots of a reproducible step: the results of a slot depend only on its number."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 
 def slot_seed(seed: int, step: int, slot: int) -> int:
-    """The seed of the random numbers of a slot: the same on any number of ranks.
+    """Return the seed of a slot's random numbers: the same on any number of ranks.
 
     Args:
-        seed: of the run, at least 0.
-        step: its number, from 0 on.
-        slot: its number in the step.
+        seed: seed of the run, at least 0.
+        step: number of the step, from 0.
+        slot: number of the slot in the step.
 
     Examples:
         >>> slot_seed(1, 0, 0) == slot_seed(1, 0, 0) != slot_seed(1, 0, 1)
         True
     """
     words = np.random.SeedSequence((seed, step, slot)).generate_state(1, np.uint64)
-    return int(words[0]) >> 1  # torch takes a signed one
+    return int(words[0]) >> 1  # torch needs a signed number
 
 
 class Slots:
-    """This rank's slots of each step of a model, and how to go through them.
+    """This rank's slots of each step of a model, and a backward pass for each.
 
     Examples:
         >>> optimizer = hvd.DistributedOptimizer(optimizer, reproducible=8)  # doctest: +SKIP
@@ -49,21 +49,21 @@ class Slots:
         ...     optimizer.step()
 
     Attributes:
-        count: slots of a step, of all ranks.
-        own: numbers of those that this rank takes.
+        count: slots of a step on all ranks.
+        own: numbers of this rank's slots.
     """
 
     def __init__(self, model: nn.Module, count: int, *, seed: int, threads: int = 1) -> None:
-        """Watch a model's running averages, and have torch compute alike on every rank.
+        """Watch a model's running averages, and make torch compute alike on every rank.
 
-        For the whole process, deterministic algorithms are switched on and the number of threads
-        is set: kernels may sum in another order on more threads.
+        For the whole process, deterministic algorithms are switched on and the number of threads is
+        set, because kernels may sum in another order on more threads.
 
         Args:
             model: its batch norms update their averages when `backward` ends.
-            count: slots of a step, as `reproducible=` of the optimizer.
-            seed: of the random numbers of the slots.
-            threads: torch's, the same in all runs that are to be equal.
+            count: slots of a step, as in the optimizer's `reproducible=`.
+            seed: seed of the slots' random numbers.
+            threads: number of torch's threads, the same in all runs that must be equal.
 
         Raises:
             UsageError: the ranks cannot share so many slots, or the model has a SyncBatchNorm.
@@ -78,12 +78,13 @@ class Slots:
         allow_singleton_mpi()
 
     def backward(self, step: int, loss_of: Callable[[int], Tensor]) -> Tensor:
-        """Take this rank's slots of a step, forward and backward; collective.
+        """Run forward and backward for this rank's slots of a step; collective.
 
         Args:
-            step: its number in the run, from which random numbers follow.
-            loss_of: given a slot's number, the loss of its samples, a scalar. torch's random
-                numbers are the slot's while it runs; afterwards they continue as before the step.
+            step: its number in the run, which determines the random numbers.
+            loss_of: returns the loss of a slot's samples, a scalar, from the slot's number. While
+                it runs, torch's random numbers are the slot's; afterwards they continue as before
+                the step.
 
         Returns:
             The mean loss of all slots, in float32: the same bits on every rank.
@@ -129,7 +130,7 @@ class Slots:
             StallError: ranks did not reach this in time; names them.
         """
         topology, limit_s = lifecycle.topology(), variables.STALL_TIMEOUT_S.read()
-        # Names who is late, which MPI's own cannot.
+        # It names late ranks, which MPI's own allgather cannot.
         occasion = "an exchange of what slots have found"
         topology.allgather(None, limit_s, occasion)
         return [value for of_rank in topology.world.allgather(list(of_own)) for value in of_rank]

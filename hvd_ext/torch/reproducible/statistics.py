@@ -1,8 +1,8 @@
 """Running averages of batch norm, updated by slot: those of a step, in the order of the slots.
 
-A batch norm updates its averages in every forward pass, so they would depend on which slots a
-rank has had. Here each pass leaves its own mean and variance, because the momentum is 1 while
-the module runs, and the averages take those of all slots once the step's last one is there.
+A batch norm updates its averages in every forward pass, so they would depend on the slots that a
+rank has run. Here the momentum is 1 while the module runs, so each pass leaves its own mean and
+variance, and the averages take those of all slots after the step's last slot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
 
-# The number of a module, by how much it counted on, and the mean and the variance of a batch.
+# The number of a module, the increase of its batch count, and the mean and the variance of a batch.
 Found = tuple[int, int, Tensor, Tensor]
 
 # Stands for the variance of a batch until there is one.
@@ -30,7 +30,7 @@ class SlotStatistics:
         """Watch them from now on.
 
         Raises:
-            UsageError: a module takes statistics over ranks.
+            UsageError: a module computes statistics over ranks.
         """
         for name, module in model.named_modules():
             if any(kind.__name__ == "SyncBatchNorm" for kind in type(module).__mro__):
@@ -47,14 +47,14 @@ class SlotStatistics:
         self._kept: dict[int, tuple[float | None, Tensor, Tensor, Tensor | None]] = {}
         for number, norm in enumerate(self._norms):
             norm.register_forward_pre_hook(lambda norm, _, at=number: self._before(at, norm))
-            # A checkpoint ends what it computes again by an exception, in the midst of a module.
+            # A checkpoint ends its recomputation by an exception, in the middle of a module.
             norm.register_forward_hook(
                 lambda norm, _, __, at=number: self._after(at, norm), always_call=True
             )
 
     @contextmanager
     def of_slot(self) -> Iterator[list[Found]]:
-        """A context in which modules leave what they find of a slot, in the order of the calls."""
+        """Return a context in which modules note a slot's statistics, in the order of the calls."""
         found: list[Found] = []
         self._found = found
         try:
@@ -65,14 +65,14 @@ class SlotStatistics:
                 self._restore(number)
 
     def update(self, of_slots: Sequence[Sequence[Found]]) -> None:
-        """Have the running averages take what all slots have found, in their order."""
+        """Update the running averages with the statistics of all slots, in their order."""
         for found in of_slots:
             for number, counted, *statistics in found:
                 norm = self._norms[number]
                 if counted:
                     norm.num_batches_tracked.add_(counted)
                 share = norm.momentum
-                if share is None:  # all batches count alike, where they are counted
+                if share is None:  # a cumulative average: all batches have the same weight
                     share = 1.0 / float(norm.num_batches_tracked) if counted else 0.0
                 for average, new in zip(
                     (norm.running_mean, norm.running_var), statistics, strict=True
@@ -82,7 +82,7 @@ class SlotStatistics:
     def _before(self, number: int, norm: Any) -> None:
         # A copy of the model has these hooks, too.
         if self._found is not None and norm.training and norm is self._norms[number]:
-            # Others, not the same overwritten: backward needs what forward has seen.
+            # New tensors, because backward needs the values that forward has used.
             count = norm.num_batches_tracked
             self._kept[number] = (norm.momentum, norm.running_mean, norm.running_var, count)
             norm.running_mean = torch.zeros_like(norm.running_mean)
@@ -94,7 +94,7 @@ class SlotStatistics:
         if self._found is None or number not in self._kept or norm is not self._norms[number]:
             return
         mean, variance, count = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        if (variance != _NO_VARIANCE).any():  # it has come so far, whatever ended it
+        if (variance != _NO_VARIANCE).any():  # the module has run up to here, whatever ended it
             self._found.append((number, 0 if count is None else int(count), mean, variance))
         self._restore(number)
 

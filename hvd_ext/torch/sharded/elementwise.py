@@ -1,9 +1,9 @@
-"""Whether an optimizer updates each element of a parameter by itself: tried, not looked up.
+"""A test whether an optimizer updates each element of a parameter separately.
 
-Only then may ranks update a part of a parameter each. The optimizer takes a few steps on a
-small matrix, and on its two halves; both must end alike, to the last bit. That holds for
-SGD, Adam, and most others, and for whatever a user wrote in their manner; not for those
-that look at a parameter as a whole, such as LARS, LAMB, Muon, Adafactor or LBFGS.
+Only then may each rank update a part of a parameter. The optimizer takes a few steps on a small
+matrix, and on its two halves; the results must be bit-identical. They are for SGD, Adam and most
+others, also for users' own optimizers of that kind; not for those that use a parameter as a whole,
+such as LARS, LAMB, Muon, Adafactor or LBFGS.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _STEPS = 3
 def on_other_parameters(
     optimizer: torch.optim.Optimizer, make: Any, groups: Sequence[dict[str, Any]]
 ) -> torch.optim.Optimizer:
-    """An optimizer with the same attributes for other parameters, with no state.
+    """Make an optimizer with the same attributes for other parameters, without state.
 
     Args:
-        optimizer: it keeps its hooks to itself.
-        make: its class, or one that it was derived from.
-        groups: param_groups of the new one.
+        optimizer: the original, whose hooks are not copied.
+        make: its class, or a base of it.
+        groups: param_groups of the new optimizer.
     """
-    # Not by its constructor, whose arguments are unknown.
+    # Not by the constructor, whose arguments are unknown.
     other: torch.optim.Optimizer = make.__new__(make)
     other.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
     other.state = defaultdict(dict)
@@ -43,11 +43,11 @@ def on_other_parameters(
 
 
 class Tried(NamedTuple):
-    """The result of trying an optimizer.
+    """The result of the test of an optimizer.
 
     Attributes:
         state_per_element: names of the state that has a value for each element of a parameter.
-        changes_gradients: its step writes to `.grad`.
+        changes_gradients: whether its step writes to `.grad`.
     """
 
     state_per_element: frozenset[str]
@@ -55,10 +55,10 @@ class Tried(NamedTuple):
 
 
 def try_elementwise(optimizer: torch.optim.Optimizer, make: Any) -> Tried:
-    """Have an optimizer update parts of a parameter.
+    """Try an optimizer on parts of a parameter.
 
     Args:
-        optimizer: what the user chose, with its parameter groups.
+        optimizer: the user's optimizer, with its parameter groups.
         make: its class, without what DistributedOptimizer adds.
 
     Raises:
@@ -68,14 +68,14 @@ def try_elementwise(optimizer: torch.optim.Optimizer, make: Any) -> Tried:
     found: set[str] = set()
     changes_gradients = False
     for group in optimizer.param_groups:
-        # At the rate of a warm-up's first step nothing would move.
+        # At the learning rate of a warm-up's first step, nothing would change.
         options = {"lr": 0.1} if group.get("lr") == 0 else {}
         dtype = next((p.dtype for p in group["params"]), torch.float32)
         whole, halves = _values(0, dtype)
         try:
             after_whole, changed = _run(optimizer, make, group | options, [whole])
             after_halves, _ = _run(optimizer, make, group | options, halves)
-        except Exception as error:  # whatever an optimizer says of what it cannot do
+        except Exception as error:  # any error of an optimizer that does not support this
             reason = str(error).partition("\n")[0]
             raise UsageError(
                 f"sharded=True: {name} cannot update a part of a parameter ({reason}); leave "
@@ -106,9 +106,9 @@ def _run(
     group: dict[str, Any],
     parameters: list[torch.Tensor],
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The state of each parameter after some steps with the options of a group.
+    """Return each parameter's state after some steps with the options of a group.
 
-    And whether a step has changed a gradient.
+    Also return whether a step has changed a gradient.
     """
     tried = on_other_parameters(optimizer, make, [{**group, "params": parameters}])
     # Some have state before the first step.
@@ -142,7 +142,7 @@ def _in_shape(value: Any, held: torch.Tensor, parameter: torch.Tensor) -> Any:
 
 
 def _values(seed: int, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A matrix of random numbers, and copies of its two parts."""
+    """Return a matrix of random numbers, and copies of its two parts."""
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randn(_SHAPE, generator=generator).to(dtype)
     flat = whole.flatten()

@@ -1,9 +1,9 @@
-"""The stand-in for `.grad` while a gradient's sums lie in parts on the ranks of a node.
+"""The placeholder for `.grad` while the ranks of a node have parts of a gradient's sums.
 
-A rank then has the sums of its part alone: a program that read `.grad` would take rubbish for
-a gradient, and would take None for a parameter without one. So `.grad` is a tensor without
-memory. It has the gradient's shape and dtype, may be overwritten as a whole, and refuses
-everything else, also autograd's accumulation.
+A rank then has only the sums of its part: a program that read `.grad` would get garbage, and None
+would mean a parameter without a gradient. So `.grad` is a tensor without memory. It has the
+gradient's shape and dtype, may be overwritten completely, and refuses everything else, also
+autograd's accumulation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from hvd_ext.torch.torch_internals import (
     without_torch_function,
 )
 
-# They need shape, dtype and the like. A conversion returns what is converted already.
+# Functions that need only shape, dtype and the like. A conversion to the same type returns its
+# input.
 _NEEDS_NO_ELEMENT = {"__get__", "dim", "is_complex", "is_floating_point", "numel", "size", "to"}
 _NEEDS_NO_ELEMENT |= {"bfloat16", "cpu", "double", "float", "half"}
-# Harmless before a gradient is overwritten, as torch's zero_grad does it.
+# Harmless before a gradient is overwritten, as in torch's zero_grad.
 _CHANGES_NO_ELEMENT = {"detach", "detach_", "requires_grad_"}
 _OVERWRITES = {"copy_", "fill_", "zero_"}
 
@@ -40,15 +41,16 @@ class ShardedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, name: str, parameter: torch.nn.Parameter) -> ShardedGradient:
-        """Make one; `name` is the parameter's."""
+        """Make the placeholder of a parameter with this name."""
         gradient: Any = tensor_without_memory(cls, parameter, grad_strides(parameter))
         gradient._name = name
-        # `.grad` would keep the parameter alive, and the collector does not see through it.
+        # `.grad` would keep the parameter alive, in a cycle that the garbage collector does not
+        # see.
         gradient._parameter = weakref.ref(parameter)
         return cast(ShardedGradient, gradient)
 
     def __init__(self, name: str, parameter: torch.nn.Parameter) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     @classmethod
     def __torch_function__(
@@ -85,10 +87,10 @@ class ShardedGradient(torch.Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        _refuse((*args, *(kwargs or {}).values()))  # autograd comes here
+        _refuse((*args, *(kwargs or {}).values()))  # autograd calls this
 
     def _overwritten(self, name: str, values: Sequence[Any]) -> torch.Tensor:
-        """The new gradient of the parameter, without anything of the old one."""
+        """Make the new gradient of the parameter, without data of the old one."""
         parameter = self._parameter()
         if parameter is None or parameter.grad is not self:
             _refuse([self])
@@ -99,7 +101,7 @@ class ShardedGradient(torch.Tensor):
 
 
 def _refuse(arguments: Sequence[Any]) -> NoReturn:
-    """Raise the UsageError for whichever of the arguments is the first."""
+    """Raise the UsageError for the first placeholder in the arguments."""
     found = next((a for a in _flat(arguments) if isinstance(a, ShardedGradient)), None)
     name = "a parameter" if found is None else repr(found._name)
     raise UsageError(

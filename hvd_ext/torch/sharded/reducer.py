@@ -1,4 +1,4 @@
-"""The gradients of a sharded optimizer: each rank sums its shards, and gives parameters back."""
+"""The gradients of a sharded optimizer: each rank sums its shards, and returns parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ShardedReducer(Reducer):
-    """A Reducer that leaves each rank the sums of its shards, unless all are asked for."""
+    """A Reducer that gives each rank only the sums of its shards, unless all are requested."""
 
     join_refusal: str | None = SHARDED_JOIN
     can_share = False
@@ -36,12 +36,12 @@ class ShardedReducer(Reducer):
         sparse: SparseExchange,
         shards: Shards,
     ) -> None:
-        """As Reducer; `shards` is given its parts of the parameters."""
+        """See Reducer; `shards` gets its parts of the parameters."""
         self._shards = shards
         super().__init__(named_parameters, passes_per_step, factory, sparse)
 
     def reduce(self) -> None:
-        """Reduce what is not reduced yet; this rank then has the sums of its shards.
+        """Reduce the remaining gradients; this rank then has the sums of its shards.
 
         Raises: as `synchronize`.
         """
@@ -49,19 +49,19 @@ class ShardedReducer(Reducer):
         self._shards.hide_gradients()
 
     def synchronize(self) -> None:
-        """As of Reducer: `.grad` holds the whole sums."""
+        """Synchronize like Reducer: `.grad` then has the whole sums."""
         self._exchange()
         for arena in self._sharded_arenas():
             arena.give_sums()
 
     def make_zeros(self) -> None:
-        """Have zeros for the gradients of this step, without an exchange."""
+        """Use zeros as the gradients of this step, without an exchange."""
         self.reset()
         for slot in self._slots:
             slot.contribute_zeros()
 
     def adopt(self) -> None:
-        """Take in what the user put into `.grad` after `synchronize`.
+        """Take over gradients that the user put into `.grad` after `synchronize`.
 
         Raises:
             UsageError: there are gradients that ranks have not exchanged.
@@ -76,12 +76,12 @@ class ShardedReducer(Reducer):
                 slot.adopt()
 
     def allow_parameters(self) -> None:
-        """Let the node's ranks give theirs while this rank updates its own."""
+        """Let the node's ranks write their parameters while this rank updates its own."""
         for arena in self._sharded_arenas():
             arena.allow_parameters()
 
     def give_parameters(self) -> None:
-        """Give the node's ranks the parameters that this rank has updated; collective.
+        """Write this rank's updated parameters to the node's ranks; collective.
 
         Raises:
             StallError: ranks did not reach this.
@@ -103,7 +103,8 @@ class ShardedReducer(Reducer):
         self._shards.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:
-        # A weight that was normed after wrapping has the old one's memory, and follows it.
+        # A weight under weight_norm that was applied after wrapping shares the old weight's memory,
+        # and follows it.
         if shared := self._factory.named_by_any(self._shards.shared()):
             name = self._slots[shared[0]].name
             self._reason = f"unchanged: another tensor of the program has the memory of {name!r}"

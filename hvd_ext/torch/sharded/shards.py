@@ -1,9 +1,9 @@
 """A rank's share of a sharded optimizer: its parts of the parameters and their state.
 
-The user's optimizer class works on one-dimensional parts of the parameters, which lie in
-the arena's memory, and on the parts of the gradients that this rank has summed. State is
-made by the class, for those parts alone. An optimizer makes several passes over a part,
-so parts are short enough for the cache: memory is then read and written once.
+The user's optimizer class works on one-dimensional parts of the parameters in the arena's memory,
+and on the parts of the gradients that this rank has summed. The class makes state only for those
+parts. An optimizer makes several passes over a part, so parts are short enough for the cache:
+memory is then read and written once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hvd_ext.torch.reduction.slot import GradientSlot
 
 State = dict[str, Any]
-# What the optimizer of parts has for itself.
+# Attributes that the optimizer of parts has for itself.
 _APART = {"state", "param_groups", *STEP_HOOKS}
 _APART |= {"step"}  # a schedule's, around the step of the user's optimizer
 # Of a part: with its gradient and its state it fits the cache of the core that updates it.
@@ -39,13 +39,13 @@ _PART_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class Part:
-    """Some of what this rank updates of one parameter.
+    """A part of one parameter that this rank updates.
 
     Attributes:
         slot: the parameter, and its whole gradient.
-        begin, end: the elements, in the order in which they lie in memory.
-        parameter: those of the parameter, of shape (end - begin,).
-        grad: those of the gradient.
+        begin, end: the elements, in memory order.
+        parameter: these elements of the parameter, of shape (end - begin,).
+        grad: these elements of the gradient.
     """
 
     slot: GradientSlot
@@ -59,8 +59,8 @@ class Shards:
     """This rank's parts of the parameters of one optimizer.
 
     Attributes:
-        changes_gradients: the optimizer's step may write to them.
-        keep_state: the parts have the optimizer's state; else whatever they have is forgotten.
+        changes_gradients: whether the optimizer's step may write to gradients.
+        keep_state: whether the parts keep the optimizer's state; otherwise it is forgotten.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Shards:
         tried: Tried,
         node: MPI.Comm,
     ) -> None:
-        """Nothing is exchanged yet.
+        """Begin without an exchange.
 
         Args:
-            optimizer: what the user chose; its parameter groups stay those of whole parameters.
+            optimizer: the user's optimizer; its parameter groups keep whole parameters.
             make: its class.
-            tried: what is known of how it updates parameters.
+            tried: result of its test.
             node: the ranks that have the other parts.
         """
         self.changes_gradients = tried.changes_gradients
@@ -85,15 +85,15 @@ class Shards:
         self._apart = _APART
         self._step = unhooked_step(make)
         self._node = node
-        self._parts: dict[int, list[Part]] = {}  # by the identity of the slot, in their order
+        self._parts: dict[int, list[Part]] = {}  # by the id of the slot, in the order of the slots
         self._slots: list[GradientSlot] = []
         self._hidden: list[ShardedGradient] = []  # one for each slot
-        # With the address, and how many have the memory.
+        # With the address, and the number of parameters in the memory.
         self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int, int]] = []
-        self._lengths: list[int] = []  # of the groups, when the parts were last put into groups
+        self._lengths: list[int] = []  # of the groups, when the parts were last grouped
 
     def keep_apart(self, attributes: Iterable[str]) -> None:
-        """Leave attributes of the user's optimizer to it, unless its class made them."""
+        """Keep the attributes of the user's optimizer, unless its class made them."""
         self._apart = _APART | (set(attributes) - vars(self._inner).keys())
 
     def place(self, arena: ShardedArena, slots: Sequence[GradientSlot]) -> None:
@@ -110,7 +110,7 @@ class Shards:
             # Threads share a part.
             most = _PART_BYTES * torch.get_num_threads() // dtype.itemsize
             for span in bucket.spans if self._node.rank == 0 else ():
-                if not span.count:  # there is nothing to share, but it has state
+                if not span.count:  # an empty parameter has no part, but has state
                     slot, empty = slots[span.parameter], torch.empty(2, 0, dtype=dtype)
                     self._parts[id(slot)] = [Part(slot, 0, 0, *empty)]
             for span, begin, end in parts(bucket, shard_bytes):
@@ -123,12 +123,12 @@ class Shards:
                     own.append(Part(slot, first, first + count, parameter, grad))
 
     def shared(self) -> list[int]:
-        """The slots of parameters whose memory the program has in another tensor, too."""
+        """Return the slots of parameters whose memory the program also has in another tensor."""
         of = {id(slot.parameter): slot.index for slot in self._slots}
         return [of[id(p)] for p, home, _, holders in self._homes if holders_of(home) > holders]
 
     def place_anew(self, place: Callable[[], None]) -> None:
-        """Have `place` call `place` for all slots, and give each rank the state of its new parts.
+        """Call `place` for all slots, and give each rank the state of its new parts.
 
         A collective of the node.
         """
@@ -139,7 +139,7 @@ class Shards:
         if not self._slots:  # no memory for another arena
             self._slots, self._hidden, self._parts, self._homes = kept
             return
-        for slot in slots:  # one by one: no rank ever holds the whole state
+        for slot in slots:  # one by one, so that no rank ever holds the whole state
             before = old.get(id(slot), [])
             whole = self._gather(slot, before)
             for part in before:
@@ -148,7 +148,7 @@ class Shards:
                 self._keep(slot, whole)
 
     def bring_home(self) -> None:
-        """Move what the user put elsewhere back into the arena's memory."""
+        """Move parameters that the user has moved back into the arena's memory."""
         for parameter, home, address, _ in self._homes:
             if parameter.data_ptr() != address:
                 home.copy_(parameter.data)
@@ -161,13 +161,13 @@ class Shards:
         adopt: Callable[[], None],
         closure: Callable[[], Any] | None,
     ) -> Any:
-        """Take the optimizer's step on this rank's parts; returns what the class's step does.
+        """Take the optimizer's step on this rank's parts; returns the result of the class's step.
 
         Args:
-            optimizer: of whole parameters, whose options and attributes count.
-            whole: state of whole parameters that is newer than what this has: taken out.
-            adopt: brings what the user did to gradients into the arena.
-            closure: of the class's step.
+            optimizer: optimizer of whole parameters, whose options and attributes are used.
+            whole: newer state of whole parameters, which is taken from it.
+            adopt: brings the user's changes of gradients into the arena.
+            closure: closure of the class's step.
         """
         if not self.keep_state:
             self.forget_state()
@@ -195,23 +195,23 @@ class Shards:
         changed = {k: v for k, v in inner.items() if k not in before or before[k] is not v}
         self._share_attributes(changed, vars(optimizer))
         for own, theirs in zip(self._inner.param_groups, groups, strict=True):
-            # Some count steps there.
+            # Some classes count steps there.
             theirs.update((k, v) for k, v in own.items() if k != "params")
         return result
 
     def updated(self) -> None:
-        """Say that all parameters have changed."""
+        """Mark all parameters as changed."""
         torch.autograd.graph.increment_version([slot.parameter for slot in self._slots])
 
     def hide_gradients(self) -> None:
-        """Have nobody take what `.grad` holds for whole sums."""
+        """Put placeholders into `.grad`, so that nothing uses it as whole sums."""
         for slot, hidden in zip(self._slots, self._hidden, strict=True):
             if slot.parameter.grad is not None:
                 slot.parameter.grad = hidden
 
     @property
     def state(self) -> dict[torch.Tensor, State]:
-        """The state of this rank's parts of the parameters."""
+        """Return the state of this rank's parts of the parameters."""
         return self._inner.state
 
     def forget_state(self) -> None:
@@ -220,7 +220,7 @@ class Shards:
         self.keep_state = False
 
     def forget(self, parameter: Any) -> bool:
-        """Forget that of one parameter; returns whether it is one of this optimizer's."""
+        """Forget the state of a parameter; returns whether the parameter is this optimizer's."""
         slot = next((slot for slot in self._slots if slot.parameter is parameter), None)
         if slot is None:
             return False
@@ -229,13 +229,13 @@ class Shards:
         return True
 
     def whole_state(self) -> Iterator[tuple[torch.nn.Parameter, State]]:
-        """The state of each parameter that has any; a collective of the node."""
+        """Gather the state of each parameter that has any; a collective of the node."""
         for slot in self._slots:
             if whole := self._gather(slot, self._parts.get(id(slot), [])):
                 yield slot.parameter, whole
 
     def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-        """torch.nn.utils.clip_grad_norm_ of the whole gradients; a collective of the node."""
+        """Clip as torch.nn.utils.clip_grad_norm_ for whole gradients; a collective of the node."""
         grads = [p.grad for p in self._every_part() if p.slot.parameter.grad is not None]
         norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float64) for g in grads]
         own = torch.linalg.vector_norm(torch.stack(norms), norm_type).item() if norms else 0.0
@@ -252,7 +252,7 @@ class Shards:
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # stays NaN, as torch's does
         for grad in grads:
             grad.mul_(factor)
-        self.hide_gradients()  # others' parts are not clipped here
+        self.hide_gradients()  # other ranks' parts are not clipped here
         return norm
 
     def _move(self, parameter: torch.nn.Parameter, home: torch.Tensor) -> None:
@@ -262,7 +262,7 @@ class Shards:
         self._homes.append((parameter, home, home.data_ptr(), holders_of(home)))
 
     def _share_attributes(self, of: dict[str, Any], to: dict[str, Any]) -> None:
-        """Give what a class, or a script, has set on an optimizer to the other one."""
+        """Copy attributes that a class, or a script, has set on an optimizer to the other one."""
         to.update((k, v) for k, v in of.items() if k not in self._apart)
 
     def _take(self, whole: dict[Any, State]) -> None:
@@ -316,7 +316,7 @@ class Shards:
         for key, value in whole.items():
             if not isinstance(value, torch.Tensor):
                 cut[key] = value
-            # Of a parameter with no dimensions, everything has the shape.
+            # Every state tensor has the shape of a parameter without dimensions.
             elif value.shape != parameter.shape or not (value.ndim or key in self._per_element):
                 cut[key] = value.clone()
             else:
@@ -325,5 +325,5 @@ class Shards:
 
 
 def _tensor(memory: Any, dtype: torch.dtype, offset_bytes: int, count: int) -> torch.Tensor:
-    # With a storage of its own: one that is saved or copied takes no other with it.
+    # With a separate storage, so that saving or copying it includes no other data.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset_bytes)

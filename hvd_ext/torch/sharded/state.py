@@ -1,6 +1,6 @@
 """`optimizer.state` of a sharded optimizer: whole before a step, and in parts on ranks after it.
 
-Forgetting or replacing state needs nothing of other ranks, and is served. Reading it would.
+Forgetting or replacing state needs no other rank, and is supported. Reading it would need them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NONE = object()
 
 
 class ShardedState(MutableMapping[Any, Any]):
-    """The state of each parameter; ranks change it alike, as that of any optimizer."""
+    """The state of each parameter; all ranks change it alike, as in any optimizer."""
 
     def __init__(self, whole: MutableMapping[Any, Any], shards: Shards) -> None:
-        """Nothing is copied.
+        """Keep both without a copy.
 
         Args:
-            whole: state of whole parameters, which counts where there is any.
+            whole: state of whole parameters, used where there is any.
             shards: the state of this rank's parts.
         """
         self._whole, self._shards = whole, shards
@@ -51,14 +51,14 @@ class ShardedState(MutableMapping[Any, Any]):
         return _refuse() if self._shards.keep_state else len(self._whole)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """As a dict's, which makes no state for a parameter that has none."""
+        """Get the state without making any for a parameter that has none."""
         return self._whole[key] if key in self else default
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         return self._whole[key] if key in self else self._whole.setdefault(key, default)
 
     def pop(self, key: Any, default: Any = _NONE) -> Any:
-        """Forget a parameter's state; what it was cannot be read, if it lies in parts."""
+        """Forget a parameter's state; if ranks have parts of it, the old state cannot be read."""
         forgotten = self._shards.keep_state and self._shards.forget(key)
         if key in self._whole:
             return self._whole.pop(key)
@@ -75,7 +75,7 @@ class ShardedState(MutableMapping[Any, Any]):
 
 
 class _InParts(Mapping[str, Any]):
-    """The state of a parameter, which cannot be read."""
+    """Refuse to read the state of a parameter."""
 
     def __getitem__(self, key: str) -> NoReturn:
         _refuse()

@@ -43,13 +43,13 @@ class ShardedMixin(DistributedMixin):
 
     @property
     def _whole_state(self) -> dict[Any, dict[str, Any]]:
-        """Where torch puts what it loads."""
+        """Set the state, as torch does when it loads."""
         whole: dict[Any, dict[str, Any]] = self.__dict__["state"]
         return whole
 
     @property
     def own_state(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """The state that this rank keeps, of its parts of the parameters."""
+        """The state that this rank keeps, for its parts of the parameters."""
         return self._shards.state
 
     def _exchange(self) -> None:
@@ -81,7 +81,7 @@ class ShardedMixin(DistributedMixin):
         return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 
     def whole_state(self) -> dict[Any, dict[str, Any]]:
-        """The state by parameter, as the plain optimizer has it; a collective of all ranks.
+        """Return the state by parameter, like the plain optimizer; a collective of all ranks.
 
         Raises:
             StallError: ranks did not reach this; names them.
@@ -94,7 +94,7 @@ class ShardedMixin(DistributedMixin):
         return (gathered if self._shards.keep_state else {}) | self._whole_state
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state, as the plain optimizer has it; a collective of all ranks.
+        """Return the whole state, like the plain optimizer; a collective of all ranks.
 
         Raises:
             StallError: ranks did not reach this; names them.
@@ -110,7 +110,7 @@ class ShardedMixin(DistributedMixin):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As of DistributedMixin, of the whole state."""
-        # Nothing is forgotten yet: other ranks may ask for the state, of which this has a part.
+        # The old state stays for now, because other ranks may ask for this rank's part of it.
         kept, self._shards.keep_state = self._shards.keep_state, False
         try:
             super().load_state_dict(state_dict)
@@ -129,5 +129,5 @@ class ShardedMixin(DistributedMixin):
 
 
 def sharded_class(base: type[torch.optim.Optimizer]) -> type[ShardedMixin]:
-    """A class derived from an optimizer's, with its name, that divides the update."""
+    """Derive a class from an optimizer's, with the same name, that divides the update."""
     return derive((ShardedMixin, base), {"_base": base})

@@ -1,6 +1,6 @@
-"""Horovod's interface where Horovod is not installed: the names of horovod.torch, over MPI.
+"""Horovod's interface without Horovod: the names of horovod.torch, over MPI.
 
-hvd_ext.torch.horovods takes them in place of Horovod's. Collectives are negotiated by name, as
+hvd_ext.torch.horovods uses them in place of Horovod's. Collectives are negotiated by name, as
 Horovod's are (negotiation.py). Requests that only Horovod serves are refused by name (refused.py).
 """
 

@@ -34,14 +34,14 @@ Tensors = Sequence[torch.Tensor]
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set
 ) -> int:
-    """Put the rows of all ranks' tensors into one, in rank order."""
+    """Join the rows of all ranks' tensors, in rank order."""
     return _gather([tensor], name, process_set, grouped=False)
 
 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: Any = global_process_set
 ) -> int:
-    """As allgather_async, of several tensors, as one collective."""
+    """Start an allgather of several tensors as one collective."""
     return _gather(tensors, name, process_set, grouped=True)
 
 
@@ -51,7 +51,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: Any = global_process_set,
 ) -> int:
-    """Give every rank the root's tensor; the result is another one."""
+    """Give every rank the root's tensor, in a new tensor."""
     (host,) = on_host("broadcast", [tensor])
     held = tensor.detach().clone() if host is tensor else host
     return _broadcast(held, tensor, root_rank, name, process_set, in_place=False)
@@ -79,13 +79,13 @@ def alltoall_async(
 ) -> int:
     """Send some rows of a tensor to each rank.
 
-    The result is the rows that came, in rank order, and how many came from each rank.
+    The result is the received rows, in rank order, and their number from each rank.
 
     Args:
         tensor: (rows, ...).
-        splits: how many rows each rank gets, in rank order; by default as many for each. Rows
-            that are left over go nowhere.
-        name: of the collective.
+        splits: number of rows for each rank, in rank order; by default equal numbers. Remaining
+            rows are not sent.
+        name: name of the collective.
         process_set: all ranks.
     """
     require_all_ranks(process_set)
@@ -163,7 +163,7 @@ def _broadcast(
 
 
 def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], str]:
-    """How many rows each rank gets, and why that cannot be."""
+    """Return the number of rows for each rank, and why that is not possible."""
     if problem := without_rows([tensor]):
         return [], problem
     rows = len(tensor)
@@ -185,13 +185,13 @@ def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], st
 
 
 def without_rows(tensors: Tensors) -> str:
-    """Why the rows of these tensors cannot be exchanged; "" if they can."""
+    """Return why the rows of these tensors cannot be exchanged; "" if they can."""
     if any(tensor.dim() == 0 for tensor in tensors):
         return "a tensor without dimensions has no rows: give tensor.reshape(1)"
     return ""
 
 
 def _cut(tensor: torch.Tensor, counts: Sequence[int]) -> list[Any]:
-    """The memory of each rank's rows, in rank order; rows that are left over come last."""
+    """Return the memory of each rank's rows, in rank order, and then of remaining rows."""
     rows = tensor.detach()[: sum(counts)]
     return [as_bytes(part) for part in torch.split(rows, list(counts))]

@@ -10,7 +10,7 @@ class NoneCompressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The tensor, and what decompress() needs."""
+        """Return the tensor, and the context for decompress()."""
         return tensor, None
 
     @staticmethod
@@ -25,13 +25,13 @@ class FP16Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-        """The tensor as float16, and its type; integers stay."""
+        """Return the tensor as float16, and its type; integers stay unchanged."""
         exchanged = tensor.to(torch.float16) if tensor.is_floating_point() else tensor
         return exchanged, tensor.dtype
 
     @staticmethod
     def decompress(tensor: torch.Tensor, context: torch.dtype) -> torch.Tensor:
-        """The tensor in its own type again."""
+        """Return the tensor in its original type."""
         return tensor.to(context)
 
 

@@ -1,7 +1,7 @@
-"""Rank 0's part of a negotiation: who has asked for what, and what follows. Pure.
+"""Rank 0's part of a negotiation: the ranks' requests, and the answers. Pure.
 
-A collective runs once every rank has asked for it under the same name. The requests are compared
-here alone, so that all ranks learn of a difference, and none waits for data that do not come.
+A collective runs once every rank has requested it under the same name. Only rank 0 compares the
+requests, so that all ranks learn of a difference, and none waits for data that do not come.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ class InvalidRequestError(HorovodInternalError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A rank asks for a collective.
+    """A rank's request for a collective.
 
     Attributes:
-        name: the same on every rank, and of one request at a time.
+        name: the same on every rank; only one request at a time may have it.
         kind: "allreduce", "broadcast", ...
-        facts: must be equal on all ranks.
-        own: may differ: every rank learns it from all.
-        problem: this rank cannot take part, for the reason that stands here; nobody does then.
+        facts: values that must be equal on all ranks.
+        own: values that may differ; every rank gets those of all ranks.
+        problem: the reason why this rank cannot take part, in which case no rank does; otherwise
+            empty.
     """
 
     name: str
@@ -47,20 +48,20 @@ class Request:
 
     @property
     def title(self) -> str:
-        """The collective, as a person calls it."""
+        """Return the collective's name for messages."""
         return f"hvd.{self.kind} {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A collective runs, or fails; or, if `fatal`, all fail from now on.
+    """The answer to a request: it runs, or fails; if `fatal`, all later ones fail, too.
 
     Attributes:
-        name: of the request.
-        own: what each rank has added to its request; None of a rank that has joined.
-        for_joined: the request, where ranks have joined, which take part without one.
+        name: name of the request.
+        own: values that each rank has added to its request; None for a rank that has joined.
+        for_joined: the request, if ranks have joined, which take part without one.
         error: why it fails.
-        fatal: says that nothing runs any more.
+        fatal: whether all later collectives fail.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Coordinator:
     """The requests that not all ranks have made yet.
 
     Attributes:
-        left: ranks that ask for nothing any more.
+        left: ranks that make no more requests.
     """
 
     def __init__(self, size: int, hosts: Sequence[str], timeout_s: float) -> None:
@@ -83,7 +84,7 @@ class Coordinator:
         Args:
             size: the number of ranks.
             hosts: host name of every rank.
-            timeout_s: how long a rank is waited for.
+            timeout_s: how long to wait for a rank.
         """
         self.left: set[int] = set()
         self._ranks, self._hosts, self._timeout_s = {*range(size)}, hosts, timeout_s
@@ -103,11 +104,11 @@ class Coordinator:
             self._since.setdefault(request.name, time.monotonic())
 
     def decide(self) -> list[Answer]:
-        """Answers to what all ranks have asked for by now."""
+        """Return the answers to requests that all ranks have made by now."""
         answers = []
         for name, requests in list(self._table.items()):
             if self.left:
-                # A rank that asked and did not wait is as absent as one that never asked.
+                # A rank that made a request but left without waiting counts as missing.
                 if requests.keys() - self.left:
                     answers.append(self.ended(sorted(self.left), _any(requests).title))
             elif not self._missing(requests):
@@ -122,7 +123,7 @@ class Coordinator:
         return answers
 
     def give_up_late(self) -> list[Answer]:
-        """The end of everything, if a rank is too late; warns of one before."""
+        """Return the answer that ends all requests, if a rank is too late; warns before that."""
         now = time.monotonic()
         for name, since_s in self._since.items():
             missing = sorted(self._missing(self._table[name]))
@@ -137,7 +138,7 @@ class Coordinator:
         return []
 
     def ended(self, ranks: Sequence[int], title: str) -> Answer:
-        """The end of everything, as ranks have left."""
+        """Return the answer that ends all requests because ranks have left."""
         report = StallReport(ranks, title, self._timeout_s, ended=True)
         return Answer("", error=HorovodInternalError(report.sentence(self._hosts)), fatal=True)
 
@@ -165,7 +166,7 @@ def _any(requests: Mapping[int, Request]) -> Request:
 
 
 def _difference(requests: Mapping[int, Request]) -> str:
-    """How ranks' requests differ; "" if they do not."""
+    """Describe the difference between ranks' requests; "" if there is none."""
     first = min(requests)
     mine = {"kind": requests[first].kind, **requests[first].facts}
     for rank, request in sorted(requests.items()):

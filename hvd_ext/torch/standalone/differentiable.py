@@ -120,7 +120,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: Any = global_process_set,
 ) -> list[torch.Tensor]:
-    """As allreduce, of several tensors, as one collective."""
+    """Allreduce several tensors as one collective."""
     options = {
         "average": average,
         "op": op,
@@ -136,7 +136,7 @@ def grouped_allreduce(
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set
 ) -> torch.Tensor:
-    """Put the rows of all ranks' tensors into one, in rank order."""
+    """Join the rows of all ranks' tensors, in rank order."""
     (result,) = grouped_allgather([tensor], name, process_set)
     return result
 
@@ -144,7 +144,7 @@ def allgather(
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: Any = global_process_set
 ) -> tuple[torch.Tensor, ...]:
-    """As allgather, of several tensors, as one collective."""
+    """Allgather several tensors as one collective."""
     results: tuple[torch.Tensor, ...] = _Allgather.apply(name, process_set, *tensors)
     return results
 
@@ -169,7 +169,8 @@ def alltoall(
     """Send some rows of a tensor to each rank.
 
     Returns:
-        The rows that came, in rank order; where `splits` is given, also how many came from each.
+        The received rows, in rank order; if `splits` is given, also their number from each
+        rank.
     """
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
@@ -200,7 +201,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """As reducescatter, of several tensors, as one collective."""
+    """Reducescatter several tensors as one collective."""
     options = {
         "op": op,
         "process_set": process_set,

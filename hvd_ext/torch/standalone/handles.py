@@ -1,4 +1,4 @@
-"""Handles of collectives that are under way: numbers, as Horovod's are."""
+"""Handles of unfinished collectives: numbers, like Horovod's."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GiveBack = Callable[[Any], Any]
 _numbers = itertools.count()
 _under_way: dict[int, Future[Any]] = {}
 _give_back: dict[int, GiveBack] = {}
-# What a recorder shows while this rank waits, by a handle.
+# By handle, the wait that a recorder shows while this rank waits.
 _shown: dict[int, AbstractContextManager[None]] = {}
 
 
 def ask(request: Request, run: Run, give_back: GiveBack | None = None) -> int:
-    """Ask for a collective; returns its handle.
+    """Request a collective; returns its handle.
 
     Args:
-        request: what all ranks ask for.
+        request: the request, which all ranks make.
         run: communicates, on the negotiator's thread.
-        give_back: makes of its result that of `synchronize`, on the thread that calls that.
+        give_back: converts its result to that of `synchronize`, on the thread that calls that.
     """
     handle = next(_numbers)
     if give_back is not None:
@@ -89,7 +89,7 @@ def join(device: int = -1) -> int:
     """Wait until all ranks have joined; meanwhile take part in their allreduces with zeros.
 
     Args:
-        device: as Horovod takes it; has no effect.
+        device: as in Horovod; has no effect.
 
     Returns:
         The rank that joined last.
@@ -104,27 +104,27 @@ def join(device: int = -1) -> int:
 
 
 def next_name(kind: str) -> str:
-    """A name for a collective to which the program gives none: ranks count alike."""
+    """Make a name for a collective without one; all ranks count alike."""
     counts = ranks.job().unnamed
     return f"{kind}.noname.{next(counts.setdefault(kind, itertools.count()))}"
 
 
 def require_all_ranks(process_set: Any) -> None:
-    """See that a collective is asked for all ranks.
+    """Check that a collective is for all ranks.
 
     Raises:
-        NotInstalledError: it is asked for a process set.
+        NotInstalledError: it is for a process set.
     """
     if process_set is not ranks.global_process_set:
         raise needs_horovod(f"process_set={process_set!r}")
 
 
 def on_host(kind: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors where MPI reads them: of those on a GPU, copies in pinned memory.
+    """Return the tensors in memory that MPI can read: for GPUs, copies in pinned memory.
 
     Raises:
-        NotInstalledError: they are on a device that is no GPU of CUDA.
-        ValueError: they are sparse or not contiguous; as Horovod has it.
+        NotInstalledError: they are on a device other than CPU and CUDA.
+        ValueError: they are sparse or not contiguous, as in Horovod.
     """
     for tensor in tensors:
         if tensor.device.type not in ("cpu", "cuda"):
@@ -139,7 +139,7 @@ def on_host(kind: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether MPI cannot be expected to read a tensor."""
+    """Whether MPI may be unable to read a tensor."""
     return tensor.device.type == "cuda"
 
 
@@ -152,7 +152,7 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
 def give_back_all(
     tensors: Sequence[torch.Tensor], *, grouped: bool, in_place: bool
 ) -> Callable[[list[torch.Tensor]], Any]:
-    """Makes of results that lie on the host those of a collective, as one or as a tuple."""
+    """Make a collective's result from results on the host: a tensor or a tuple."""
 
     def give_back(found: list[torch.Tensor]) -> Any:
         made = [
@@ -165,7 +165,7 @@ def give_back_all(
 
 
 def given_back(result: torch.Tensor, like: torch.Tensor, *, in_place: bool) -> torch.Tensor:
-    """A result on the device of the tensor that was given, or in that."""
+    """Return a result on the given tensor's device, or in that tensor."""
     if not is_on_gpu(like):
         return result
     if not in_place:

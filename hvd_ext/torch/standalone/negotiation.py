@@ -1,9 +1,9 @@
-"""Which collective is next: rank 0 hears of every rank's requests, and says when one may run.
+"""The order of collectives: rank 0 gets every rank's requests, and says when one may run.
 
-Ranks may ask in different orders, as Horovod allows; all run what rank 0 answers, in the order of
-its answers. An answer also holds what each rank has added to its request, such as its number of
-rows, so that the collectives themselves exchange data only. Each rank has one thread for this,
-which sleeps while nothing is asked for.
+Ranks may make requests in different orders, as with Horovod; all ranks follow rank 0's answers, in
+the order of the answers. An answer also has the values that each rank has added to its request,
+such as its number of rows, so that the collectives themselves exchange only data. Each rank has one
+thread for this, which sleeps while there are no requests.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 log = logging.getLogger("hvd_ext")
-# Between two looks for messages, while something is awaited.
+# The pause between two polls for messages, while a rank waits.
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 50e-6, 1e-3
-# How much longer the others wait than rank 0, which knows who is missing.
+# How much longer other ranks wait than rank 0, which knows the missing ranks.
 _GRACE_S = 10.0
 
-# To a rank that leaves with collectives under way: the answers before this one are all it gets.
+# For a rank that leaves with unfinished collectives: it gets no answers after this one.
 _LEFT = Answer(
     LEAVE,
     error=HorovodInternalError("hvd.shutdown() before synchronize(): call synchronize() first"),
     fatal=True,
 )
 
-# Takes what every rank has added to its request, in rank order; None of a rank that has joined.
+# Takes the values that every rank has added to its request, in rank order; None for a rank that has
+# joined.
 Run = Callable[[Sequence[Any]], Any]
 
 
 class Negotiator:
-    """The requests of this rank, and the thread that has them run."""
+    """The requests of this rank, and the thread that runs them."""
 
     def __init__(
         self, topology: Topology, timeout_s: float, joins: Callable[[Request], Run]
@@ -63,8 +64,8 @@ class Negotiator:
 
         Args:
             topology: nodes and ranks.
-            timeout_s: how long a rank is waited for.
-            joins: how a rank that has joined takes part in another's request.
+            timeout_s: how long to wait for a rank.
+            joins: runs another rank's request for a rank that has joined.
         """
         world = topology.world
         self._rank, self._size, self._hosts = world.rank, world.size, topology.hosts
@@ -76,22 +77,24 @@ class Negotiator:
             if world.size > 1
             else None
         )
-        self._coordinator = Coordinator(world.size, topology.hosts, timeout_s)  # rank 0's is used
+        self._coordinator = Coordinator(
+            world.size, topology.hosts, timeout_s
+        )  # only that of rank 0 is used
         self._lock = threading.Lock()
         self._asked: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._pending: dict[str, tuple[Request, Run, Future[Any], float]] = {}
         self._broken: HvdExtError | None = None
-        self._leave: Request | None = None  # `own`: whether it waits for rank 0
+        self._leave: Request | None = None  # its `own` says whether the rank waits for rank 0
         self._leave_by_s = 0.0
         self._sent: list[MPI.Request] = []
         self._thread = threading.Thread(target=self._serve, name="hvd_ext negotiation", daemon=True)
         self._thread.start()
 
     def submit(self, request: Request, run: Run) -> Future[Any]:
-        """Ask for a collective; the future has the result of `run`, which the thread calls.
+        """Request a collective; the future has the result of `run`, which the thread calls.
 
         Raises:
-            InvalidRequestError: this rank has asked for the same name, and it has not run yet.
+            InvalidRequestError: an earlier request of this rank with the same name has not run yet.
             HvdExtError: an earlier collective ended the job's communication.
         """
         future: Future[Any] = Future()
@@ -108,11 +111,11 @@ class Negotiator:
         return future
 
     def close(self, within_s: float) -> bool:
-        """End the thread; collectives that are under way fail, on all ranks.
+        """End the thread; unfinished collectives fail, on all ranks.
 
         Args:
-            within_s: how long rank 0 waits for the others, so as to answer them. A rank that has
-                collectives under way waits for rank 0, which may have had others begin one.
+            within_s: how long rank 0 waits for the others, to answer them. A rank with unfinished
+                collectives waits for rank 0, whose answers may have started one on other ranks.
 
         Returns:
             Whether the thread has ended.
@@ -143,7 +146,7 @@ class Negotiator:
                 else:
                     self._give_up_late()
                     pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-            if self._rank == 0:  # ranks that ask later learn that nobody answers
+            if self._rank == 0:  # ranks with later requests learn that rank 0 no longer answers
                 self._send_all([self._coordinator.ended([0], "a collective")])
             self._fail(HorovodInternalError("a collective after hvd.shutdown(): call hvd.init()"))
         except HvdExtError as error:
@@ -160,7 +163,7 @@ class Negotiator:
         return not self._leave.own
 
     def _next(self, pause_s: float) -> list[Request]:
-        """Requests of this rank; waits for some while nothing is under way."""
+        """Return the requests of this rank; waits for one if none is unfinished."""
         asked: list[Request] = []
         try:
             asked.append(self._asked.get(timeout=pause_s if self._pending or self._leave else None))
@@ -170,15 +173,16 @@ class Negotiator:
             return asked
 
     def _coordinate(self, asked: list[Request]) -> bool:
-        """Rank 0's turn: note what was asked for, and answer; whether others have asked."""
+        """Rank 0's turn: note requests, and answer; returns whether other ranks made some."""
         heard = False
-        # Before this rank's own: others that joined while it slept have joined earlier.
+        # Before this rank's own requests, because ranks that joined while it slept have joined
+        # earlier.
         for rank, requests in self._received():
             heard = True
             for request in requests:
                 self._coordinator.note(rank, request)
                 if request.kind == LEAVE and request.own:
-                    # It gets the answers of before first, and takes part in those.
+                    # It first gets the earlier answers, and takes part in those.
                     self._sent.append(self._talk.isend([_LEFT], dest=rank))
         for request in asked:
             self._coordinator.note(0, request)
@@ -186,7 +190,7 @@ class Negotiator:
         return heard
 
     def _follow(self, asked: list[Request]) -> bool:
-        """Another rank's turn: bring its requests to rank 0, and do what the answers say."""
+        """Another rank's turn: send its requests to rank 0, and follow the answers."""
         if asked:
             self._sent.append(self._talk.isend(asked, dest=0))
         heard = False
@@ -196,7 +200,7 @@ class Negotiator:
         return heard
 
     def _received(self) -> Iterator[tuple[int, Any]]:
-        """Messages that have arrived, each with the rank that sent it."""
+        """Return the messages that have arrived, each with its sender."""
         from mpi4py import MPI
 
         status = MPI.Status()
@@ -233,13 +237,13 @@ class Negotiator:
         try:
             with self._watchdog.guard() if self._watchdog else nullcontext():
                 result = run(own)
-        except Exception as error:  # handed to the thread that waits
+        except Exception as error:  # raised in the thread that waits
             future.set_exception(error)
         else:
             future.set_result(result)
 
     def _give_up_late(self) -> None:
-        """Stop waiting for a rank that does not come.
+        """Stop waiting for a rank that does not arrive.
 
         Raises:
             StallError: names it.

@@ -1,4 +1,4 @@
-"""Python objects between ranks, and the weights that are broadcast when training starts.
+"""Exchanges of Python objects, and the broadcast of weights when training starts.
 
 Objects are pickled, so that both sides must be able to import their classes.
 """
@@ -28,7 +28,7 @@ def broadcast_object(
     """Give every rank the root's object.
 
     Raises:
-        HorovodInternalError: on every rank, where the root's cannot be pickled.
+        HorovodInternalError: on every rank, if the root's object cannot be pickled.
     """
     require_all_ranks(process_set)
     world = ranks.job().topology.world
@@ -47,10 +47,10 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """The objects of all ranks, in rank order.
+    """Return the objects of all ranks, in rank order.
 
     Raises:
-        HorovodInternalError: on every rank, where one rank's cannot be pickled.
+        HorovodInternalError: on every rank, if one rank's object cannot be pickled.
     """
     world = ranks.job().topology.world
     sent, problem = _pickle(obj)
@@ -86,7 +86,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def _pickle(obj: Any) -> tuple[Array, str]:
-    """An object as bytes, and why it cannot be."""
+    """Return an object as bytes, and why it cannot be pickled."""
     try:
         return np.frombuffer(bytearray(pickle.dumps(obj)), np.uint8), ""
     except Exception as error:  # reported to all ranks, which would wait for this one

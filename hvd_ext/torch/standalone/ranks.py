@@ -31,8 +31,8 @@ class _Job:
     """The parts that run between init() and shutdown().
 
     Attributes:
-        named: shows what is waited for; None where nothing records.
-        unnamed: how many collectives of each kind got no name from the program.
+        named: shows the waits to a recorder; None without one.
+        unnamed: number of collectives of each kind that got no name from the program.
     """
 
     topology: Topology
@@ -66,14 +66,14 @@ _job: _Job | None = None
 
 
 def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None) -> None:
-    """Start, as Horovod's init does; collective. MPI is started too, if it is not yet.
+    """Start, as Horovod's init does; collective. MPI is also started, if it is not running.
 
     Args:
         comm: ranks that take part: all, or those of an mpi4py communicator.
         process_sets: refused, unless it is empty.
 
     Raises:
-        NotInstalledError: only Horovod serves the request, or one that a variable makes.
+        NotInstalledError: only Horovod serves the request, or a request that a variable makes.
         StallError: ranks did not reach this in time; names them.
         HvdExtError: MPI runs without MPI_THREAD_MULTIPLE.
     """
@@ -102,13 +102,13 @@ def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None)
 
 
 def shutdown() -> None:
-    """End; collectives that are under way fail. MPI stays up until the program ends."""
+    """End; unfinished collectives fail. MPI runs until the program ends."""
     if _end(LATE_AFTER_S):
         not_at_exit(_at_exit)
 
 
 def _end(within_s: float) -> bool:
-    """End the thread, and free the communicators; whether nothing uses MPI any more."""
+    """End the thread, and free the communicators; returns whether nothing uses MPI any more."""
     global _job
     job, _job = _job, None
     if job is None:
@@ -125,7 +125,7 @@ def _at_exit(failed: bool) -> None:
 
 
 def job() -> _Job:
-    """The parts that init() started.
+    """Return the parts that init() started.
 
     Raises:
         NotInitializedError: it was not called.
@@ -161,12 +161,12 @@ def local_rank() -> int:
 
 
 def cross_size() -> int:
-    """The number of nodes that have this rank's local rank."""
+    """Return the number of nodes that have this rank's local rank."""
     return job().topology.cross.size
 
 
 def cross_rank() -> int:
-    """This rank's node, among those."""
+    """Return the number of this rank's node among those."""
     return job().topology.cross.rank
 
 

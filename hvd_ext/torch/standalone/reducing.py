@@ -38,7 +38,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: Any = global_process_set,
 ) -> int:
-    """Reduce a tensor over all ranks; the result is another one."""
+    """Reduce a tensor over all ranks into a new tensor."""
     op, factors = _choose_op(op, average), (prescale_factor, postscale_factor)
     return _reduce("allreduce", [tensor], name, op, factors, process_set)
 
@@ -69,7 +69,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: Any = global_process_set,
 ) -> int:
-    """Reduce tensors over all ranks, as one collective; the results are others."""
+    """Reduce tensors over all ranks as one collective, into new tensors."""
     op, factors = _choose_op(op, average), (prescale_factor, postscale_factor)
     return _reduce("allreduce", tensors, name, op, factors, process_set, grouped=True)
 
@@ -138,10 +138,10 @@ def sparse_allreduce_async(
 
 
 def _choose_op(op: int | None, average: bool | None) -> int:
-    """The operation that a program asks for, in the old way or the new.
+    """Return the operation that a program requests by `op` or by the old `average`.
 
     Raises:
-        ValueError: in both.
+        ValueError: both are given.
     """
     if average is None:
         return Average if op is None else op
@@ -200,7 +200,7 @@ def _reduce(
 
 
 def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:
-    """A rank's rows: the first ranks have one more where they cannot have as many."""
+    """Return a rank's rows: if they do not divide evenly, the first ranks have one more."""
     each, more = divmod(len(tensor), size)
     begin = rank * each + min(rank, more)
     return slice(begin, begin + each + (rank < more))

@@ -34,22 +34,22 @@ class Reductions:
         Args:
             tensors: contiguous, on the CPU, of types in DTYPES.
             op: one of OPERATIONS.
-            before: what they are multiplied by before the sum.
-            after: and after it.
+            before: factor of the tensors before the sum.
+            after: factor of the sum.
         """
         for tensor in tensors:
             flat = tensor.detach().reshape(-1)
             _scale(flat, before)
             name, factor = OPERATIONS[op], after
             if op == Average and not flat.is_floating_point():
-                # As Horovod's: the mean of integers is cut to an integer.
+                # As in Horovod, the mean of integers is truncated to an integer.
                 name, factor = "sum", after / self._topology.world.size
             stored, dtype = in_numpys_dtype(flat).numpy(), dtype_name(flat.dtype)
             allreduce(self._topology, stored, name, table=self._table, dtype=dtype)
             _scale(flat, factor)
 
     def take_part(self, request: Request) -> Run:
-        """How a rank that has joined takes part in an allreduce: with zeros."""
+        """Take part in an allreduce with zeros, for a rank that has joined."""
         facts = request.facts
         zeros = [
             torch.zeros(shape, dtype=getattr(torch, name))

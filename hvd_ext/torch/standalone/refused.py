@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from hvd_ext.errors import NotInstalledError
 
-# Variables by which Horovod is asked for them, and the values that ask for nothing: DYNAMIC leaves
-# the timeline to hvd.start_timeline().
+# Variables that request them, and the values that request nothing: DYNAMIC leaves the timeline to
+# hvd.start_timeline().
 _VARIABLES = ("HOROVOD_ELASTIC", "HOROVOD_AUTOTUNE", "HOROVOD_TIMELINE")
 _NOTHING = ("", "0", "DYNAMIC")
 
 
 def needs_horovod(what: str) -> NotInstalledError:
-    """The error that refuses `what`, a part of the interface as the program asks for it."""
+    """Return the error that refuses `what`, a part of the interface in the program's words."""
     return NotInstalledError(
         f"{what} needs Horovod, which is not installed: install Horovod as docs/start/install.md "
         "describes, or leave it out"
@@ -22,7 +22,7 @@ def needs_horovod(what: str) -> NotInstalledError:
 
 
 def refuse_variables(environ: Mapping[str, str]) -> None:
-    """See that no variable asks for elastic jobs, autotuning or a timeline.
+    """Check that no variable requests elastic jobs, autotuning or a timeline.
 
     Raises:
         NotInstalledError: one does.

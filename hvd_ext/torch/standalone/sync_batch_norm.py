@@ -10,7 +10,7 @@ from hvd_ext.torch.standalone.reductions import Sum
 
 
 class SyncBatchNorm(torch.nn.BatchNorm2d):
-    """As Horovod's, for any number of dimensions; also for tensors on the CPU.
+    """Horovod's SyncBatchNorm, for any number of dimensions; also for tensors on the CPU.
 
     In training, mean and variance are those of all ranks' samples, and gradients go through them:
     two allreduces in forward, and two in backward.
@@ -26,7 +26,7 @@ class SyncBatchNorm(torch.nn.BatchNorm2d):
         if ranks.size() == 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
         wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        # (C, N, ...): what follows adds up and scales rows.
+        # (C, N, ...), because the code below sums and scales rows.
         rows = wide.transpose(0, 1)
         mean, variance, count = _statistics(rows.flatten(1))
         if self.training and self.running_mean is not None:
@@ -52,12 +52,12 @@ class SyncBatchNorm(torch.nn.BatchNorm2d):
 
 
 def _statistics(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Mean and variance (C) of all ranks' rows (C, n), and the number of elements in a row."""
+    """Return mean and variance (C) of all ranks' rows (C, n), and the elements in a row."""
     channels = len(rows)
     own = torch.cat([rows.sum(1), rows.new_full((1,), rows.shape[1])])
     total = allreduce(own, op=Sum)
     count = float(total[channels].detach())
     mean = total[:channels] / count
-    # In a second pass: a difference of two sums would lose digits.
+    # In a second pass, because a difference of two sums would lose digits.
     squares = (rows - mean.view(-1, 1)).square().sum(1)
     return mean, allreduce(squares, op=Sum) / count, count

@@ -1,4 +1,4 @@
-"""Bytes between ranks, for all collectives that do not add: of any number and type."""
+"""Exchanges of bytes, any number of them, for all collectives that do not reduce."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Gradients that are used one step late: they travel behind the next step's backward.
+"""Gradients that are used one step late: they travel during the next step's backward.
 
-Two reducers take turns. While one's gradients travel, the other takes in those of the step
-after, and the optimizer is then given the first one's. All ranks use the same late mean, so
-weights stay the same everywhere (Pipe-SGD of width 2: Li et al., NeurIPS 2018). Buckets are
-not laid out again by measurement: little depends on them where a whole step hides the exchange.
+Two reducers alternate. While the gradients of one travel, the other collects those of the next
+step, and the optimizer then gets the gradients of the first one. All ranks use the same late mean,
+so weights stay the same everywhere (Pipe-SGD of width 2: Li et al., NeurIPS 2018). Buckets are not
+laid out again by measurement: little depends on them where a whole step hides the exchange.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Turn(Reducer):
     copies_back = False
 
     def send(self) -> None:
-        """Start to reduce what is not under way yet; as `synchronize`, without the waiting."""
+        """Start to reduce the remaining gradients, like `synchronize`, but do not wait."""
         self._complete()
         for bucket in self._buckets[self._next :]:
             self._arenas.submit(bucket)
@@ -39,7 +39,7 @@ class _Turn(Reducer):
         self.in_flight = False  # the program may continue with the next step
 
     def collect(self) -> None:
-        """Wait for what was sent, and leave it in `.grad`."""
+        """Wait for the sent gradients, and leave the sums in `.grad`."""
         start_s = time.monotonic()
         with region("exposed", kind="communication"):
             self._arenas.wait()
@@ -57,10 +57,10 @@ class _Turn(Reducer):
 
 
 class LateReducer:
-    """Gives the optimizer the gradients of the step before; the rest is as of Reducer.
+    """Gives the optimizer the gradients of the previous step; otherwise like Reducer.
 
     Attributes:
-        number, frozen, join_refusal: as of Reducer.
+        number, frozen, join_refusal: as in Reducer.
     """
 
     join_refusal: str | None = None
@@ -74,7 +74,7 @@ class LateReducer:
     ) -> None:
         self.number = 0
         self.frozen = Frozen()
-        # The one that takes in this step's gradients, and the one of the step before and after.
+        # The reducer of this step's gradients, and that of the previous and the next step.
         self._now, self._other = (
             _Turn(named_parameters, passes_per_step, factory, sparse) for _ in range(2)
         )
@@ -87,7 +87,7 @@ class LateReducer:
 
     @property
     def is_behind(self) -> bool:
-        """Whether gradients are under way that the optimizer has not had."""
+        """Whether gradients are in flight that the optimizer has not used."""
         return self._under_way is not None
 
     @property
@@ -100,11 +100,11 @@ class LateReducer:
     def synchronize(self) -> None:
         """Start to reduce this step's gradients, and leave the last step's in `.grad`.
 
-        Where there are none, `.grad` is None.
+        If there are none, `.grad` is None.
 
         Raises: as of Reducer.
         """
-        self.frozen.take()  # refuses what is trained now
+        self.frozen.take()  # refuses parameters that are trained now
         self._now.send()
         if not self.collect_late():
             self._now.forget_gradients()
@@ -113,7 +113,7 @@ class LateReducer:
         self._now.listening, self._other.listening = True, False
 
     def collect_late(self) -> bool:
-        """Leave in `.grad` what is under way; returns whether anything was."""
+        """Leave the gradients in flight in `.grad`; returns whether there were any."""
         under_way, self._under_way = self._under_way, None
         if under_way is None:
             return False
@@ -142,12 +142,12 @@ class LateReducer:
         found = self._now.drain()
         for parameter, more in self._other.drain().items():
             found[parameter] = found[parameter] + more
-        # From here on both have what `keep` gives them elsewhere.
+        # From here on, both get their residuals by `keep`.
         self.keep(found)
         return found
 
     def keep(self, drained: Residuals) -> None:
-        """As of Reducer: the one that takes in this step's gradients sends it."""
+        """See Reducer; the reducer of this step's gradients sends the residuals."""
         self._now.keep(drained)
         self._other.keep({})
 

@@ -1,7 +1,7 @@
 """The modules of an optimizer's parameters, while nodes have different weights.
 
-They are found as they are first called, by the hook that torch has for all modules. To
-evaluate or to save them is refused; the statistics of their batch norms are averaged.
+Modules are found at their first call, by torch's hook on all modules. Evaluating or saving them is
+refused; the statistics of their batch norms are averaged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from hvd_ext.errors import UsageError
 
-_STATISTICS = "running_"  # how buffers of batch norms begin
+_STATISTICS = "running_"  # prefix of the buffers of batch norms
 
 
 class ModelGuard:
@@ -31,7 +31,7 @@ class ModelGuard:
         self._differ = differ
         self._trained = {id(p) for p in parameters}
         self._met: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._norms: list[weakref.ref[torch.nn.Module]] = []  # as called first: alike on all ranks
+        self._norms: list[weakref.ref[torch.nn.Module]] = []  # in call order, as on all ranks
         guard = weakref.ref(self)
 
         def meet(module: torch.nn.Module, _: Any) -> None:
@@ -43,7 +43,7 @@ class ModelGuard:
         weakref.finalize(self, self._looking.remove)
 
     def statistics(self) -> list[torch.Tensor]:
-        """The buffers in which batch norms keep means and variances; all modules are known now."""
+        """Return the buffers of batch norms' means and variances; all modules are known now."""
         self._looking.remove()
         norms = [norm for ref in self._norms if (norm := ref()) is not None]
         return [b for norm in norms for b in _statistics(norm)]
@@ -56,13 +56,13 @@ class ModelGuard:
             self._norms.append(weakref.ref(module))
         elif not any(id(p) in self._trained for p in module.parameters(recurse=False)):
             return
-        else:  # a norm may be frozen, which is to evaluate it, while the model is trained
+        else:  # a norm may be frozen, by eval(), while the model is trained
             module.register_forward_pre_hook(_Evaluating(self._differ))
         module.register_state_dict_pre_hook(_Saving(self._differ))
 
 
 class _Refusing:
-    """A hook of a module; a copy of it that is read from a file does nothing."""
+    """A hook of a module; an unpickled copy does nothing."""
 
     def __init__(self, differ: Callable[[], bool] = lambda: False) -> None:
         self._differ = differ

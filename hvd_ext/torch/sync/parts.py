@@ -1,7 +1,7 @@
-"""This rank's part of each parameter: the ranks of a node have all of it between them.
+"""This rank's part of each parameter; the ranks of a node together have all of it.
 
-Data that nodes exchange once in a while, or keep for that, is thus held once a node, and
-not once a rank.
+So data that nodes exchange every many steps, or keep for that, exist once on a node, and not once
+for each rank.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _BUCKET_BYTES = 4 * MIB
 
 
 class Parts:
-    """How parameters are cut, and where a rank's parts lie.
+    """The division of parameters, and the places of a rank's parts.
 
     Attributes:
-        parameters: those that are cut.
-        layout: of this rank's parts, in float64 or float32.
+        parameters: the divided parameters.
+        layout: layout of this rank's parts, in float64 or float32.
     """
 
     def __init__(self, named_parameters: NamedParameters, node: MPI.Comm) -> None:
-        """Cut them.
+        """Divide the parameters.
 
         Args:
-            named_parameters: of floats; the same on all ranks.
-            node: its ranks; this object's own.
+            named_parameters: parameters of floats; the same on all ranks.
+            node: communicator of the node, which only this object uses.
         """
         self._node = node
         self.parameters = [p for _, p in named_parameters]
@@ -46,7 +46,7 @@ class Parts:
         )
 
     def memory(self) -> tuple[Array, list[torch.Tensor]]:
-        """Zeros in the place of the parts: as uint8, and each parameter's part (1-D)."""
+        """Return zeros for the parts: as uint8, and as each parameter's part (1-D)."""
         memory = np.zeros(self.layout.total_bytes, np.uint8)
         views: dict[int, torch.Tensor] = {}
         for bucket in self.layout.buckets:
@@ -57,15 +57,15 @@ class Parts:
         return memory, [views[index] for index in range(len(views))]
 
     def own(self, parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part (1-D) of what has a parameter's shape."""
+        """Return this rank's part (1-D) of a tensor of a parameter's shape."""
         begin, end = _bounds(parameter, self._node)
         return in_memory_order(parameter, whole)[begin:end]
 
     def gather(self, parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        """The whole of a value that this node's ranks have parts of; collective of the node.
+        """Gather a value of which this node's ranks have parts; collective of the node.
 
         Args:
-            parameter: which was cut.
+            parameter: the divided parameter.
             part: this rank's (1-D), of any dtype.
         """
         size, item = self._node.size, part.element_size()
@@ -80,7 +80,7 @@ class Parts:
 
 def _specify(name: str, parameter: torch.Tensor, bounds: tuple[int, int]) -> ParameterSpec:
     count = bounds[1] - bounds[0]
-    # A part has a matrix's dimensions if the parameter has: some formats treat vectors otherwise.
+    # A part of a matrix is a matrix, because some formats treat vectors differently.
     shape = (1, count) if parameter.dim() > 1 else (count,)
     dtype = "float64" if parameter.dtype == torch.float64 else "float32"
     return ParameterSpec(name, shape, (count, 1)[-len(shape) :], dtype)

@@ -1,9 +1,9 @@
 """LocalSGD and DiLoCo: nodes train by themselves for some steps, and then exchange weights.
 
-After each round the weights of all nodes are moved by one step of an outer optimizer, SGD
-with Nesterov's momentum, from where the round began; its gradient is the mean distance that
-the nodes moved. With a rate of 1 and no momentum that is the mean of the weights: LocalSGD.
-Every operation is rounded once, so that nodes of different CPUs get the same bits.
+After each round, an outer optimizer (SGD with Nesterov's momentum) takes one step from the weights
+at the start of the round. Its gradient is the mean distance that the nodes have moved. With a rate
+of 1 and no momentum the result is the mean of the weights: LocalSGD. Every operation is rounded
+once, so that nodes of different CPUs get the same bits.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Rounds:
     """The steps of one optimizer between two exchanges of weights, and these exchanges.
 
     Attributes:
-        steps: taken in this round; if there are any, weights differ between nodes.
+        steps: steps of this round so far; if there are any, weights differ between nodes.
     """
 
     def __init__(
         self, schedule: Schedule, named_parameters: NamedParameters, config: ArenaConfig
     ) -> None:
-        """Make what the exchange needs; collective over the world.
+        """Make the exchange; collective over the world.
 
         Args:
             schedule: how long a round is, and what ends it.
@@ -58,7 +58,7 @@ class Rounds:
         self._nodes = topology.cross.size
         self._cross, self._world = topology.cross, topology.world
         self._parts = Parts(named_parameters, topology.node)
-        # Where the round began, how far nodes went, and the outer optimizer's momentum.
+        # The weights at the round's begin, the nodes' distance, and the outer optimizer's momentum.
         self._start, self._start_of = self._parts.memory()
         self._moved, self._moved_of = self._parts.memory()
         self._momentum, self._momentum_of = self._parts.memory()
@@ -79,19 +79,19 @@ class Rounds:
         self._guard = ModelGuard(self._parts.parameters, differ)
 
     def begin_step(self) -> None:
-        """Before the optimizer's step: what a round begins with is remembered."""
+        """Prepare an optimizer's step: note the weights with which a round begins."""
         if self.steps == 0:
             for parameter, start in zip(self._parts.parameters, self._start_of, strict=True):
                 start.copy_(self._parts.own(parameter, parameter.detach()))
 
     def end_step(self) -> None:
-        """After it: the round ends if it is long enough; collective then."""
+        """Finish an optimizer's step: end the round if it is long enough, which is collective."""
         self.steps += 1
         if self.steps >= self._schedule.steps:
             self.end()
 
     def end(self) -> None:
-        """Have all nodes continue from the same weights; collective, and no change between rounds.
+        """Make all nodes continue with the same weights; collective, no change between rounds.
 
         Raises:
             StallError: ranks did not reach this; the job ends.
@@ -104,14 +104,14 @@ class Rounds:
         self.steps = 0
 
     def differ_in(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether nodes have different values in any of these, or in what lies in their place."""
+        """Whether nodes have different values in any of these tensors, or in their replacements."""
         places = {p.data_ptr() for p in self._parts.parameters}
         return self.steps > 0 and any(tensor.data_ptr() in places for tensor in tensors)
 
     def average(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
-        """Have all nodes continue with the mean of the inner optimizer's state; collective.
+        """Make all nodes continue with the mean inner optimizer state; collective.
 
-        Values shaped as their parameter are averaged; others are the same on all nodes.
+        Values of the parameter's shape are averaged; others are the same on all nodes.
         """
         with self._channels.watched():
             for parameter in self._parts.parameters:
@@ -123,8 +123,7 @@ class Rounds:
     def state(self) -> State:
         """The state of the next round, besides weights; collective between two rounds.
 
-        Returns:
-            By name, of each parameter by its number, whole; the same on every rank.
+        Returns: By name, the whole state of each parameter by its number; the same on every rank.
         """
         found = {"momentum": self._whole(self._momentum_of)}
         if self._format.has_residual:
@@ -147,7 +146,7 @@ class Rounds:
                 np.divide(unsent[begin:end].view(np.float32), self._nodes, out=residual)
 
     def explain(self) -> str:
-        """Say when weights are exchanged, and how far this round is."""
+        """Report when weights are exchanged, and the progress of this round."""
         s = self._schedule
         outer = (
             ""
@@ -161,7 +160,7 @@ class Rounds:
         )
 
     def close(self) -> None:
-        """End the threads, after what is on its way."""
+        """End the threads after the exchanges in flight."""
         self._close()
 
     def _exchange(self) -> None:
@@ -175,7 +174,7 @@ class Rounds:
             parameter.copy_(self._parts.gather(parameter, start.to(parameter.dtype)))
 
     def _step(self, index: int) -> None:
-        """The outer optimizer's, on the bucket whose sum has arrived."""
+        """Take the outer optimizer's step on the bucket whose sum has arrived."""
         dtype = self._parts.layout.buckets[index].dtype
         begin, end = self._shards[index]
         weights, moved, momentum = (
@@ -190,7 +189,7 @@ class Rounds:
         weights -= moved
 
     def _average_norms(self) -> None:
-        """Have all ranks continue with the mean of the norms' statistics."""
+        """Make all ranks continue with the mean of the norms' statistics."""
         buffers = self._guard.statistics()
         numbers = [b.numel() for b in buffers]
         if len({tuple(of) for of in self._world.allgather(numbers)}) > 1:
@@ -205,7 +204,7 @@ class Rounds:
                 buffer.copy_(mean.view(buffer.shape))
 
     def _mean(self, own: torch.Tensor) -> torch.Tensor:
-        """Over the nodes, of this rank's part."""
+        """Average this rank's part over the nodes."""
         total = own.to(torch.promote_types(own.dtype, torch.float32)).clone()
         direct.allreduce(self._cross, total.numpy(), OPERATIONS["sum"])
         return (total / self._nodes).to(own.dtype)

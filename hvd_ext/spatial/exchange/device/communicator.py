@@ -36,7 +36,7 @@ class _OnGpus:
 
 
 class DeviceCommunicator(MpiCommunicator):
-    """Ranks of MPI whose tensors may lie on GPUs."""
+    """Ranks of MPI whose tensors may be on GPUs."""
 
     def __init__(self, comm: MPI.Comm, name: str = "hvd_ext.spatial") -> None:
         """Take a private copy of `comm`; collective over it."""
@@ -46,7 +46,7 @@ class DeviceCommunicator(MpiCommunicator):
 
     @property
     def is_direct(self) -> bool:
-        """Whether tensors on GPUs have gone from one to another, not through the host."""
+        """Whether tensors have gone directly from GPU to GPU, not through the host."""
         return self._on_gpus is not None
 
     def start(
@@ -83,7 +83,7 @@ class DeviceCommunicator(MpiCommunicator):
         return total
 
     def _direct(self, like: Tensor) -> _OnGpus | None:
-        """The exchanges between GPUs, made at the first tensor that is on one; collective then."""
+        """Return the exchanges between GPUs; the first call, which makes them, is collective."""
         if not gpu.is_on_gpu(like):
             return None
         if not self._asked:
@@ -96,12 +96,12 @@ class DeviceCommunicator(MpiCommunicator):
         return self._on_gpus
 
     def _open(self, like: Tensor) -> _OnGpus:
-        """Open the memory of the others; collective.
+        """Open the other ranks' memory; collective.
 
         Raises:
             WindowError: on every rank, if it cannot be opened, or exchanges are wrong.
         """
-        # CuPy, and the memory of GPUs, are for those who have them.
+        # CuPy is imported only if there is a GPU.
         from hvd_ext.spatial.exchange.device.halos import Halos
         from hvd_ext.spatial.exchange.device.peers import Peers
         from hvd_ext.spatial.exchange.device.self_check import OnHost, check

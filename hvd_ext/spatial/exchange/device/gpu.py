@@ -1,4 +1,4 @@
-"""Which of torch's tensors lie on a GPU, and where: a function each, all that is torch's own."""
+"""Facts about torch's tensors on GPUs, a function each, so that only this file uses torch.cuda."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def is_on_gpu(tensor: Tensor) -> bool:
 
 
 def ordinal_of(tensor: Tensor) -> int:
-    """The number of a tensor's GPU in this process."""
+    """Return the number of a tensor's GPU in this process."""
     return tensor.get_device()
 
 
 def synchronize(tensor: Tensor) -> None:
-    """Wait until a tensor's GPU has done all that this process gave it."""
+    """Wait until a tensor's GPU has done all work of this process."""
     torch.cuda.synchronize(tensor.device)
 
 

@@ -10,8 +10,8 @@
                                                               waits for TAKEN
 
 A neighbor on another node gets its message through pinned memory of the host and MPI, so `finish`
-waits on the host until it is there. Memory for messages is made for a pair of ranks when the
-first or a larger one comes, and used again by all layers.
+waits on the host until it is there. Memory for messages is allocated for a pair of ranks at their
+first message and at each larger one, and all layers reuse it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _OCCASION = "a halo exchange"
 
 @dataclass
 class _Channel:
-    """Memory for one rank's messages to another: a slot each for the next ones.
+    """Memory for one rank's messages to another, with slots for the next ones.
 
     Attributes:
-        address: where it begins in this process.
-        slot_bytes: of one slot.
+        address: its address in this process.
+        slot_bytes: bytes of one slot.
         last: number of the last message in each slot.
-        memory: what is to be kept open meanwhile.
+        memory: object that keeps it open.
     """
 
     address: int = 0
@@ -65,8 +65,8 @@ class Halos:
         """Begin without any memory.
 
         Args:
-            peers: those that this rank reaches directly.
-            staged: exchanges memory of the host with the others, as a Communicator's `start`.
+            peers: the ranks that this one reaches directly.
+            staged: exchanges memory of the host with other ranks, like a Communicator's `start`.
         """
         self._peers, self._staged = peers, staged
         self._far = peers.comm.size > len(peers.ranks)
@@ -81,7 +81,8 @@ class Halos:
         self._number += 1
         slot = self._number % SLOTS
         if (earlier := self._under_way.get(slot)) is not None:
-            # Nobody has asked for it, or will do so later: every rank sees it here.
+            # The program has dropped the earlier exchange without finishing it; all ranks notice it
+            # here.
             self.finish(earlier)
         self._make_room(sends, receives)
         exchange = _Exchange(self._number, sends, receives)
@@ -134,7 +135,7 @@ class Halos:
         exchange.sends, exchange.receives = (), ()
 
     def _exchange_staged(self, exchange: _Exchange, slot: int) -> None:
-        """Have MPI bring other nodes' messages into pinned memory: here the host waits."""
+        """Receive other nodes' messages into pinned memory by MPI; the host waits here."""
         peers = self._peers
         events = peers.events[peers.comm.rank]
         received = [
@@ -143,15 +144,15 @@ class Halos:
             if peer not in peers.ranks
         ]
         if exchange.staged_sends:
-            # MPI knows no streams: what is sent must be there.
+            # MPI cannot wait for streams, so the message must be complete.
             peers.runtime.eventSynchronize(events[SENT + slot])
         if received and exchange.number > SLOTS:
-            # The GPU must have read what the last exchange received there.
+            # The GPU must have read the message that the last exchange received there.
             peers.runtime.eventSynchronize(events[TAKEN + slot])
         self._staged(exchange.staged_sends, received, torch.empty(0))()
 
     def _buffer(self, peer: int, slot: int, sending: bool, nbytes: int) -> Tensor:
-        """Pinned memory for a message to or from another node."""
+        """Return pinned memory for a message to or from another node."""
         key = (peer, slot, sending)
         held = self._pinned.get(key)
         if held is None or held.numel() < nbytes:
@@ -159,9 +160,9 @@ class Halos:
         return held[:nbytes]
 
     def _make_room(self, sends: Sequence[Send], receives: Sequence[Receive]) -> None:
-        """Make or get memory where a message is larger than any before.
+        """Make or open memory if a message is larger than all before.
 
-        Both ends of a pair know of all their messages, and so when this is.
+        Both ranks of a pair know all their messages, so they agree on when this happens.
         """
         peers = self._peers
         requests = []
@@ -171,7 +172,7 @@ class Halos:
                 channel.slot_bytes = _rounded(into.nbytes)
                 settle(peers.ordinal)
                 own = Exported(peers.ordinal, SLOTS * channel.slot_bytes, 0)
-                # A message may be under way in the memory before.
+                # A message may still be in flight in the old memory.
                 channel.memory.append(own)
                 channel.address = own.address
                 requests.append(peers.comm.isend(own.handles, peer, _TAG))
@@ -198,11 +199,11 @@ class _Exchange:
     """One exchange between its start and its finish.
 
     Attributes:
-        number: how many there were, this one included.
-        sends: kept, so that memory is not used again before it is packed.
+        number: number of this exchange, from 1.
+        sends: pieces, kept so that their memory is not reused before they are packed.
         receives: memory for messages.
         staged_sends: messages to other nodes.
-        over: whether it is finished.
+        over: whether it has finished.
     """
 
     def __init__(self, number: int, sends: Sequence[Send], receives: Sequence[Receive]) -> None:
@@ -213,7 +214,7 @@ class _Exchange:
         self.over = False
 
     def packed(self, piece: Tensor, target: int) -> Move:
-        """The move of a piece to an address."""
+        """Return the move of a piece to an address."""
         move = _move(piece, target)
         if len(move.merged()) > MOST_DIMS:
             piece = piece.contiguous()

@@ -1,4 +1,4 @@
-"""Which memory one launch of the kernel copies where, as the kernel reads it: integers only."""
+"""The copies of one launch of the kernel, in the form that the kernel reads: integers only."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 MOST_DIMS = 6
 # Words of 64 bits in a row of the kernel's table.
 _ROW = 4 + 2 * MOST_DIMS
-# As many bytes as one thread copies at once at most.
+# The most bytes that one thread copies at once.
 _WIDEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A piece of a tensor on its way into a row of bytes.
+    """A piece of a tensor that is copied into a row of bytes.
 
     Attributes:
         source: address of its first element.
-        shape: of the piece.
+        shape: shape of the piece.
         strides: bytes from one element to the next along each dim.
-        item_bytes: of an element.
-        target: address that its elements go to, one after the other.
+        item_bytes: bytes of an element.
+        target: address to which its elements go, one after the other.
     """
 
     source: int
@@ -34,7 +34,7 @@ class Move:
     target: int
 
     def merged(self) -> list[tuple[int, int]]:
-        """(length, stride) of the dims that are left when those that follow each other are one."""
+        """Return (length, stride) of the dims after merging adjacent dims where possible."""
         dims: list[tuple[int, int]] = []
         for length, stride in zip(self.shape, self.strides, strict=True):
             if length == 1:
@@ -47,12 +47,12 @@ class Move:
 
 
 def flat(source: int, nbytes: int, target: int) -> Move:
-    """A move of bytes that lie next to each other."""
+    """Return the move of contiguous bytes."""
     return Move(source, (nbytes,), (1,), 1, target)
 
 
 def table(moves: Sequence[Move]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The kernel's table, a row for each move that has any elements; at most MOST_DIMS dims."""
+    """Return the kernel's table, a row for each move with elements; at most MOST_DIMS dims."""
     rows = [_row(move) for move in moves if 0 not in move.shape]
     return np.array(rows, np.uint64).reshape(len(rows), _ROW)
 
@@ -61,7 +61,7 @@ def _row(move: Move) -> list[int]:
     dims = move.merged()
     unit = move.item_bytes
     if not dims or dims[-1][1] == unit:
-        # The last dim's elements are neighbors, and so are copied several at once.
+        # The last dim's elements are contiguous, so several are copied at once.
         run = (dims.pop()[0] if dims else 1) * unit
         unit = _WIDEST_BYTES
         while any(n % unit for n in (run, move.source, move.target, *(s for _, s in dims))):

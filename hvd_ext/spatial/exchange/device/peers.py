@@ -1,8 +1,8 @@
-"""The ranks of a group whose GPUs' memory this rank can open, and the order that they keep.
+"""The ranks of a group whose GPUs' memory this rank can open, and their synchronization.
 
-GPUs keep the order by events. An event of another process means something only once it was
-recorded, which a number in shared memory of the host reports: a rank records, then writes the
-number. So a host waits until another host has queued its work, and never for a GPU.
+GPUs synchronize by events. An event of another process is valid only once it is recorded, which a
+number in shared memory of the host reports: a rank records the event, then writes the number. So a
+host waits until another host has queued its work, and never for a GPU.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from hvd_ext.variables import STALL_TIMEOUT_S
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# How many exchanges may be under way: while one is read, the next one is written.
+# Slots, and so the exchanges that may overlap: while one is read, the next one is written.
 SLOTS = 2
 # Kinds of events and words, one of each for each slot.
 SENT, TAKEN, SUMMAND = range(0, 3 * SLOTS, SLOTS)
 _KINDS = 3
-SUM_BYTES = 4 << 20  # of each slot of the memory for sums
+SUM_BYTES = 4 << 20  # bytes of each slot of the memory for sums
 _REGION_BYTES = 4096
 _FIRST_WORD = CONTROL_BYTES + TOKEN_BYTES
 _UNTIMED = 0x02  # cudaEventDisableTiming
 _THREADS = 256
 _MOST_BLOCKS = 64  # a row of the kernel's table
 _MOST_TABLES = 512
-# Most often the other host comes before so many looks.
+# Usually the other host arrives before so many polls.
 _LOOKS = 5000
 
 
 def node_of(comm: MPI.Comm) -> MPI.Comm:
-    """The ranks of `comm` that can share memory with this one; collective."""
+    """Return the ranks of `comm` that can share memory with this one; collective."""
     from mpi4py import MPI
 
     return comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
@@ -55,11 +55,11 @@ class Peers:
     Attributes:
         comm: the group, for messages between hosts.
         ordinal: number of the GPU in this process.
-        ranks: those of the node by local rank, as numbers in the group.
-        runtime: CuPy's.
-        stream: another one than those in which torch computes.
-        events: of each of `ranks`, by kind and slot.
-        sums: where each of `ranks` has its memory for sums.
+        ranks: the node's ranks by local rank, as numbers in the group.
+        runtime: CuPy's runtime.
+        stream: stream for exchanges, in which torch does not compute.
+        events: events of each of `ranks`, by kind and slot.
+        sums: address of each rank's memory for sums.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Peers:
         """Open the others' events and memory; collective over `comm`.
 
         Args:
-            comm: the group; this object's own.
+            comm: the group; only this object uses it.
             ordinal: number of this rank's GPU in this process.
-            stalled: the sentence that names ranks that are late for something.
+            stalled: makes the error text that names late ranks.
 
         Raises:
             WindowError: on every rank alike, if GPUs cannot share memory, or CuPy is missing.
@@ -94,7 +94,7 @@ class Peers:
                 for rank, theirs in zip(self.ranks, handles, strict=True)
             ],
         )
-        # What the addresses stand for.
+        # Keeps the memory behind the addresses.
         self._keep = (own, everybodys, regions)
         self.events = {r: m.events for r, m in zip(self.ranks, everybodys, strict=True)}
         self.sums = {r: m.address for r, m in zip(self.ranks, everybodys, strict=True)}
@@ -111,13 +111,13 @@ class Peers:
             with self.on_gpu():
                 self._move = self.kernel(__package__ or "", "move.cu", "move")
                 self.stream = cupy.cuda.Stream(non_blocking=True)
-                # Of this process alone: what the streams here wait for of each other.
+                # Events within this process, between its own streams.
                 self._given, self._done = (
                     self.runtime.eventCreateWithFlags(_UNTIMED) for _ in range(2)
                 )
 
     def kernel(self, package: str, source: str, name: str) -> Any:
-        """A kernel of a package's source, compiled now and not in the first step."""
+        """Compile a kernel of a package's source now and not in the first step."""
         import cupy
 
         module = cupy.RawModule(code=files(package).joinpath(source).read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ class Peers:
         return module.get_function(name)
 
     def pinned(self, nbytes: int) -> Any:
-        """Memory of the host that the GPU reads and writes, a 1-D array of uint8."""
+        """Allocate host memory that the GPU reads and writes, a 1-D array of uint8."""
         import cupy
 
         with self.on_gpu():
@@ -133,12 +133,12 @@ class Peers:
         return np.frombuffer(whole, np.uint8, nbytes)
 
     def follow(self, stream: int) -> None:
-        """Let this object's stream wait for all that `stream` was given so far."""
+        """Let this object's stream wait for all work queued in `stream` so far."""
         self.runtime.eventRecord(self._given, stream)
         self.runtime.streamWaitEvent(self.stream.ptr, self._given)
 
     def lead(self, stream: int) -> None:
-        """Let `stream` wait for all that this object's stream was given so far."""
+        """Let `stream` wait for all work queued in this object's stream so far."""
         self.runtime.eventRecord(self._done, self.stream.ptr)
         self.runtime.streamWaitEvent(stream, self._done)
 
@@ -151,7 +151,7 @@ class Peers:
         """Let this object's stream wait for another rank's event.
 
         Raises:
-            StallError: that rank's host did not come to it in time.
+            StallError: that rank's host did not record it in time.
         """
         word = self._words[rank] + 8 * event
         limit_s = STALL_TIMEOUT_S.read()
@@ -160,7 +160,7 @@ class Peers:
         self.runtime.streamWaitEvent(self.stream.ptr, self.events[rank][event])
 
     def stall(self, late: Sequence[int], occasion: str) -> NoReturn:
-        """Raise that ranks are late.
+        """Raise the error for late ranks.
 
         Raises:
             StallError: always; names them.
@@ -177,10 +177,10 @@ class Peers:
             self._move((len(rows) * each,), (_THREADS,), (self._on_gpu(rows), np.int32(each)))
 
     def reduce(self, kernel: Any, into: int, nbytes: int, offset: int) -> None:
-        """Add up `nbytes` at `offset` of everybody's memory for sums, in this object's stream."""
+        """Sum `nbytes` at `offset` of all ranks' memory for sums, in this object's stream."""
         order = sorted(self.ranks)
         memory = self._on_gpu(np.array([self.sums[rank] for rank in order], np.uint64))
-        # The kernel counts from where memory begins, in 16 bytes.
+        # The kernel counts from the beginning of memory, in units of 16 bytes.
         result = self._on_gpu(np.array([into - offset], np.uint64))
         count = -(-nbytes // 16)
         blocks = min(_MOST_BLOCKS, max(1, -(-count // _THREADS)))
@@ -190,13 +190,13 @@ class Peers:
             kernel((blocks,), (_THREADS,), (*everyone, *place, np.float32(1)))
 
     def _on_gpu(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> Any:
-        """Words in the GPU's memory; the same ones are mostly there from the last step."""
+        """Return words in the GPU's memory; usually they are there from the last step."""
         key = words.tobytes()
         found = self._tables.get(key)
         if found is None:
             import cupy
 
-            # In the stream: memory of a table that goes is used again after the kernels in it.
+            # In the stream, so that a freed table's memory is reused only after its kernels.
             with self.stream:
                 found = self._tables[key] = cupy.asarray(words, dtype=np.uint64)
             if len(self._tables) > _MOST_TABLES:

@@ -1,8 +1,9 @@
-"""Whether exchanges between a machine's GPUs are right: what their first use begins with.
+"""The check before the first exchange between a machine's GPUs: are exchanges right?
 
-Messages of many lengths go from every rank to every other for some rounds, and sums are taken.
-The rounds follow each other without the host looking, so that a missing order between streams,
-processes or GPUs shows. Their bits are compared with those of the same exchanges on the host.
+Messages of many lengths go from every rank to every other for some rounds, and sums are taken. The
+rounds follow each other without a wait of the host, so that a missing synchronization between
+streams, processes or GPUs shows. Their bits are compared with those of the same exchanges on the
+host.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def check(peers: Peers, halos: Halos, sums: Sums | None, host: OnHost, like: Ten
     stream = gpu.current_stream(peers.ordinal)
 
     def read(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies that torch's stream makes next."""
+        """Copy tensors in torch's stream."""
         copies = [torch.empty_like(tensor) for tensor in tensors]
         kind = peers.runtime.memcpyDeviceToDevice
         with peers.on_gpu():
@@ -74,7 +75,7 @@ def check(peers: Peers, halos: Halos, sums: Sums | None, host: OnHost, like: Ten
     kept = []
     for number in range(ROUNDS):
         count = _COUNTS[number % len(_COUNTS)]
-        # A face of a block, so that it is gathered from many places.
+        # A face of a block, whose elements are in many places.
         block = torch.randn((count, 3), generator=generator).to(like.device)
         kept.append(block)
         received = [(rank, block.new_empty(count)) for rank in others]
@@ -94,7 +95,7 @@ def check(peers: Peers, halos: Halos, sums: Sums | None, host: OnHost, like: Ten
     def compare() -> None:
         for (what, got), wanted in zip(found, expected, strict=True):
             for one, other in zip(got, wanted, strict=True):
-                # Bits, so that no rounding is excused.
+                # Compares bits, so that no rounding error is accepted.
                 if not torch.equal(one.view(torch.int32), other.view(torch.int32)):
                     raise WindowError(f"{what} was wrong between GPUs")
 

@@ -1,7 +1,7 @@
-"""Sums over space on GPUs: each rank adds up what all have, straight from their memory.
+"""Sums over space on GPUs: each rank adds the tensors of all ranks, straight from their memory.
 
-In the order of the ranks and in 32 bits, rounded once, by the kernel of the gradient arena: the
-bits are those of the sum on the host, on every rank.
+The kernel of the gradient arena adds them in the order of the ranks, in 32 bits, and rounds once,
+so on every rank the sum is bit-identical to that on the host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sums:
         return dtype_name(tensor.dtype) in SERVED and tensor.numel() > 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Every rank's tensor, added up; in parts that fit the memory for it."""
+        """Sum every rank's tensor, in parts that fit the memory for sums."""
         peers, own = self._peers, tensor.detach().contiguous()
         whole = -(-own.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES // own.element_size()
         total = torch.empty(whole, dtype=own.dtype, device=own.device)
@@ -57,8 +57,8 @@ class Sums:
         self._number += 1
         slot = self._number % SLOTS
         others = [rank for rank in peers.ranks if rank != peers.comm.rank]
-        # Nobody reads the last summand in this slot any more: all have given the one after it,
-        # which they do in the stream in which they read.
+        # No rank still reads the last summand in this slot: all have written the one after it, in
+        # the stream in which they read.
         mine = peers.sums[peers.comm.rank] + slot * SUM_BYTES
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(mine, source, nbytes, kind, peers.stream.ptr)

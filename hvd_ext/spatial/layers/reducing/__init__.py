@@ -1,1 +1,1 @@
-"""Operations that reduce cells: sums and extremes, normalisation, losses."""
+"""Operations that reduce cells: sums and extremes, normalization, losses."""

@@ -1,4 +1,4 @@
-"""Batch normalisation over the whole sample: statistics of all shards, weighted by their cells."""
+"""Batch normalization over the whole sample: statistics of all shards, weighted by their cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_ext.spatial.layers.reducing.norms import normalise
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
-# Of longer lines, fp32 sums have fewer digits.
+# fp32 sums of longer lines have fewer digits.
 _LINE_CELLS = 2048
 
 
@@ -36,9 +36,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> SpatialTensor:
-    """Batch normalisation over the batch and the whole space; arguments as torch's.
+    """Apply batch normalization over the batch and the whole space; arguments as torch's.
 
-    Statistics are those of the samples of this rank's sample group, as they are of one
+    Statistics are those of the samples of this rank's sample group, as they are those of one
     process's samples in data-parallel training.
 
     Raises:
@@ -53,7 +53,7 @@ def batch_norm(
         )
     kinds = (x.dtype, accumulate_dtype(x.dtype))
     for given in (running_mean, running_var, weight, bias):
-        # torch would say so on ranks that have cells alone.
+        # torch would raise this only on ranks that have cells.
         if given is not None and (given.shape != x.shape[1:2] or given.dtype not in kinds):
             raise UnsupportedError(
                 f"batch_norm of shape {tuple(x.shape)} in {x.dtype} with a parameter of shape "
@@ -84,7 +84,7 @@ def _apply(
 
 
 class _BatchNorm(Function):
-    """Keeps the input and the statistics for backward, and nothing else of its size."""
+    """Keeps for backward only the input and the statistics, nothing else of the input's size."""
 
     @staticmethod
     def forward(
@@ -97,10 +97,10 @@ class _BatchNorm(Function):
         weight: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        """Normalise a shard; `cells` are the values per channel of each rank of `space`."""
+        """Normalize a shard; `cells` are the values per channel of each rank of `space`."""
         mean, variance = _statistics(local, cells, space)
-        # Here, where torch does it too: activation checkpointing, which recomputes no further
-        # than it must, then does it as often.
+        # Updated at the place where torch does it, too, so that it happens as often under
+        # activation checkpointing, which recomputes no more than it must.
         _update(*running, mean, variance, sum(cells))
         ctx.space, ctx.count, ctx.eps = space, sum(cells), eps
         ctx.save_for_backward(local, weight, bias, mean, variance)
@@ -126,8 +126,8 @@ class _BatchNorm(Function):
             )
         scale = torch.ones_like(_kept(mean, local)) if weight is None else weight
         if local.numel():
-            # The part that bypasses the statistics, and the sums of gradient and of
-            # gradient times normalized input, in one pass.
+            # The part of the gradient that bypasses the statistics, and the sums of the gradient
+            # and of the gradient times the normalized input, in one pass.
             direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
                 gradient.contiguous(memory_format=layout(local)),
                 local,
@@ -149,7 +149,7 @@ class _BatchNorm(Function):
             slope = -scale * inverse * inverse * sums[0] / count
             level = -scale * inverse * sums[1] / count
             if _is_far(mean, variance):
-                # Not to subtract large numbers from each other.
+                # This avoids subtracting large numbers from each other.
                 local = local - _along_channels(mean, local)
             else:
                 level -= slope * mean
@@ -171,7 +171,7 @@ def _update(
     variance: Tensor,
     count: int,
 ) -> None:
-    """Have running statistics follow those of `count` values per channel."""
+    """Update running statistics with those of `count` values per channel."""
     if count and running_mean is not None and running_var is not None:
         unbiased = variance * (count / (count - 1))
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
@@ -179,13 +179,13 @@ def _update(
 
 
 def _statistics(local: Tensor, cells: Sequence[int], space: Communicator) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance per channel in fp64, from each shard's by Chan's formula.
+    """Combine the shards' mean and (biased) variance per channel in fp64, by Chan's formula.
 
     One exchange: every rank knows how many cells each shard has. (Chan, Golub and
     LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
     1979.)
     """
-    # Shards' means are rounded once, by torch, and not again by what is made of them.
+    # torch rounds the shards' means once; computing in fp64 does not round them again.
     rows = torch.zeros((space.size, 2, local.shape[1]), dtype=torch.float64, device=local.device)
     if local.numel():
         rows[space.rank] = torch.stack(_moments(local.to(accumulate_dtype(local.dtype))))
@@ -196,12 +196,12 @@ def _statistics(local: Tensor, cells: Sequence[int], space: Communicator) -> tup
 
 
 def _kept(statistic: Tensor, local: Tensor) -> Tensor:
-    """As torch's kernels take it."""
+    """Return it in the form that torch's kernels accept."""
     return statistic.to(accumulate_dtype(local.dtype))
 
 
 def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance per channel of a shard that has cells; fp64."""
+    """Return mean and (biased) variance per channel of a shard that has cells; fp64."""
     if found := _moments_by_lines(local):
         return found
     if local.device.type == "cpu":
@@ -211,13 +211,13 @@ def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
         variance, mean = torch.var_mean(local, [0, *range(2, local.ndim)], correction=0)
     exact = mean.double()
     if local.dtype != torch.float64 and _is_far(mean, variance):
-        # What rounding took from the mean, which the mean over the shards would round again.
+        # The rounding error of the mean, which the mean over the shards would otherwise keep.
         exact += (local - _along_channels(mean, local)).mean([0, *range(2, local.ndim)])
     return exact, variance.double()
 
 
 def _moments_by_lines(local: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The same, from sums over the lines of the last dim; None where they would be less exact.
+    """Return the same from sums over lines of the last dim; None if that is less exact.
 
     On contiguous memory torch's kernel works cell by cell, and takes eight times as long.
     """
@@ -228,27 +228,28 @@ def _moments_by_lines(local: Tensor) -> tuple[Tensor, Tensor] | None:
     mean = lines.sum(3).double().sum((0, 2)) / cells
     squares = torch.linalg.vector_norm(lines, dim=3).double().square().sum((0, 2)) / cells
     variance = squares - mean.square()
-    # Neither far from zero, where the difference has few digits left, nor beyond fp32.
+    # Not if the mean is far from zero, where the difference has few digits left, or beyond fp32's
+    # range.
     if not bool((mean.square() <= 4 * variance).all() & squares.isfinite().all()):
         return None
     return mean, variance
 
 
 def _is_far(mean: Tensor, variance: Tensor) -> bool:
-    """Whether a mean is so far from zero that its rounding shows in what is normalized.
+    """Whether a mean is so far from zero that its rounding error shows in normalized values.
 
-    On a CPU: elsewhere torch's own means are rounded more, and asking takes longer.
+    Only on a CPU: elsewhere torch rounds means more coarsely, and this test takes longer.
     """
     return mean.device.type == "cpu" and bool((mean.square() > 16 * variance).any())
 
 
 def _along_channels(values: Tensor, like: Tensor) -> Tensor:
-    """One value per channel, to compute with (N, C, *space)."""
+    """Return one value per channel in a shape that broadcasts with (N, C, *space)."""
     return values.to(like.dtype).view(1, -1, *(1,) * (like.ndim - 2))
 
 
 def _cells(x: SpatialTensor) -> list[int]:
-    """Values per channel of each rank's shard."""
+    """Return the values per channel of each rank's shard."""
     ranks = range(x.grid.space.size)
     return [x.shape[0] * math.prod(lengths(_shard_of(x, rank))) for rank in ranks]
 
@@ -265,7 +266,7 @@ def _by_parts(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Batch normalisation from operations that can be differentiated any number of times."""
+    """Apply batch normalization by operations that can be differentiated any number of times."""
     dims = [0, *range(2, local.ndim)]
     normalised = normalise(local, dims, count, space, eps)
     shape = (1, -1, *(1,) * (local.ndim - 2))

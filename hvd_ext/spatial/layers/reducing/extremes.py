@@ -26,7 +26,7 @@ class _Valued(Function):
 
 
 def extreme(x: SpatialTensor, dims: Sequence[int], keepdim: bool, largest: bool) -> Tensor:
-    """Over `dims`, all split ones among them; equal cells share the gradient, as torch has it."""
+    """Reduce over `dims`, all split ones included; equal cells share the gradient, as in torch."""
     value, _ = _found(x, dims, largest)
     picked = (x.local == value) | (x.local.isnan() & value.isnan())
     return _carrying(x, dims, keepdim, value, picked)
@@ -35,9 +35,9 @@ def extreme(x: SpatialTensor, dims: Sequence[int], keepdim: bool, largest: bool)
 def extreme_at(
     x: SpatialTensor, dims: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """The value and the place of the first such cell, which has all of the gradient.
+    """Return the value and the place of the first such cell, which gets the whole gradient.
 
-    Places count through `dims`, of the whole, row-major.
+    Places count through the `dims` of the whole, row-major.
     """
     value, place = _found(x, dims, largest)
     places = _places(x, dims)
@@ -48,7 +48,7 @@ def extreme_at(
 def _carrying(
     x: SpatialTensor, dims: Sequence[int], keepdim: bool, value: Tensor, picked: Tensor
 ) -> Tensor:
-    """`value` (dims kept), whose gradient goes to the cells that were picked, in equal shares."""
+    """Return `value` (dims kept); its gradient goes to the picked cells, in equal shares."""
     dropped = value if keepdim else value.squeeze(tuple(dims))
     if not (x.requires_grad and torch.is_grad_enabled()):
         return dropped
@@ -60,13 +60,13 @@ def _carrying(
 
 
 def _sizes(x: SpatialTensor, dims: Sequence[int]) -> tuple[list[int], list[int]]:
-    """For each of `dims`: where this rank's part begins, and how long the whole is."""
+    """Return, for each of `dims`, the begin of this rank's part and the extent of the whole."""
     begins = {len(x.lead) + at: begin for at, (begin, _) in enumerate(x.box)}
     return [begins.get(dim, 0) for dim in dims], [x.shape[dim] for dim in dims]
 
 
 def _places(x: SpatialTensor, dims: Sequence[int]) -> Tensor:
-    """The place of each cell of the shard among `dims` of the whole; size 1 elsewhere."""
+    """Return the place of each cell of the shard in `dims` of the whole; size 1 elsewhere."""
     places = torch.zeros((1,) * x.ndim, dtype=torch.int64, device=x.device)
     for dim, begin, size in zip(dims, *_sizes(x, dims), strict=True):
         count = x.local.shape[dim]
@@ -76,7 +76,7 @@ def _places(x: SpatialTensor, dims: Sequence[int]) -> Tensor:
 
 
 def _found(x: SpatialTensor, dims: Sequence[int], largest: bool) -> tuple[Tensor, Tensor]:
-    """Value and place, with `dims` kept; the same on every rank."""
+    """Return value and place, with `dims` kept; the same on every rank."""
     local, places = x.local.detach(), _places(x, dims)
     cells = local.to(torch.uint8) if local.dtype == torch.bool else local
     ends = list(range(-len(dims), 0))
@@ -87,7 +87,7 @@ def _found(x: SpatialTensor, dims: Sequence[int], largest: bool) -> tuple[Tensor
         at = pick(flat, -1, keepdim=True)
         value, place = flat.gather(-1, at), numbers.gather(-1, at)
     else:
-        # Loses to any other; among equals, the first place wins.
+        # A value that loses to any other; among equals, the first place wins.
         limits = torch.finfo if cells.is_floating_point() else torch.iinfo
         least, most = limits(cells.dtype).min, limits(cells.dtype).max
         fill: float = least if largest else most

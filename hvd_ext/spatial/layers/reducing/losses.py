@@ -1,7 +1,7 @@
 """Losses of partitioned predictions: the loss of the whole, the same on every rank.
 
-A mean is over all cells, not a mean of the shards' means. Targets are split like the
-predictions, or whole on every rank, which then takes its part of them.
+A mean is over all cells, not a mean of the shards' means. Targets are split like the predictions,
+or whole on every rank, which then uses its part of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _cellwise(function: Any) -> Any:
         _old_style(function, options)
         _check(function, reduction)
         x = first((input, target))
-        # torch's only one that counts an element as much as it weighs.
+        # The only loss of torch whose mean is weighted by the elements' weights.
         weight = options.get("weight") if function is F.mse_loss else None
         for other in (target, weight):
             if other is not None and tuple(input.shape) != tuple(other.shape):
@@ -171,7 +171,7 @@ def _classes(
         return total.to(cells.dtype)
     if probabilities:
         return (total / (input.shape[0] * math.prod(input.extents))).to(cells.dtype)
-    # Each label counts as much as its class weighs, and not at all where it is ignored.
+    # Each label counts with its class's weight, and an ignored one does not count.
     with torch.no_grad():
         kept = labels != ignore_index
         weights = kept.to(total.dtype)

@@ -1,4 +1,4 @@
-"""Group, instance and layer normalisation over the whole space of a sample."""
+"""Group, instance and layer normalization over the whole space of a sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hvd_ext.units import counted
 def normalise(local: Tensor, dims: Sequence[int], count: int, space: Any, eps: float) -> Tensor:
     """Subtract the mean over `dims` and the space group, divide by the deviation.
 
-    The variance is that of what is left after the mean: two sums, and no cancellation.
+    The variance is computed after subtracting the mean: two sums, and no cancellation.
     """
     dims = tuple(dims)
     wide = local.to(accumulate_dtype(local.dtype))
@@ -40,7 +40,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> SpatialTensor:
-    """Group normalisation over each group of channels and the whole space."""
+    """Normalize over each group of channels and the whole space."""
     x = over(x, x.ndim - 2, "group_norm")
     batch, channels = x.lead
     if num_groups < 1 or channels % num_groups:
@@ -75,7 +75,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> SpatialTensor:
-    """Instance normalisation over the whole space."""
+    """Normalize each channel of a sample over the whole space."""
     if running_mean is not None or running_var is not None:
         raise UnsupportedError(
             "instance_norm with track_running_stats=True is not supported: use False, or batch_norm"
@@ -110,7 +110,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> SpatialTensor:
-    """Layer normalisation over the last dims: all that are split among them, or none."""
+    """Normalize over the last dims, which include all split ones or none."""
     dims = range(x.ndim - len(normalized_shape), x.ndim)
     fits = bool(dims) and tuple(x.shape[dims.start :]) == tuple(normalized_shape)
     if fits and not set(x.split_dims) & set(dims):
@@ -133,7 +133,7 @@ def layer_norm(
 
 
 def _autocast_dtype(x: SpatialTensor) -> torch.dtype:
-    """Dtype of the result of group and layer norm: x's, or a wide one by autocast on CUDA."""
+    """Return the dtype of group and layer norm: x's, or a wide one under autocast on CUDA."""
     wide = x.is_cuda and torch.is_autocast_enabled("cuda")
     return accumulate_dtype(x.dtype) if wide else x.dtype
 

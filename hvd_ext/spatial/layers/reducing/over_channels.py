@@ -16,7 +16,7 @@ from hvd_ext.spatial.layers.reducing.over_space import OVER_SPACE, covers, dims_
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
-# Which of the arguments after the tensor is the dim, or the dims.
+# The position of the dim, or dims, among the arguments after the tensor.
 DIM_IS = {
     0: (
         *("amax", "amin", "max", "min", "argmax", "argmin", "std", "var", "std_mean", "var_mean"),
@@ -38,7 +38,7 @@ def _handler(function: Any, place: int) -> Any:
 
     def handler(x: SpatialTensor, *args: Any, **options: Any) -> Any:
         if args and isinstance(args[0], Tensor) and name.endswith((".max", ".min")):
-            # Of two tensors, element by element.
+            # Operations on two tensors, element by element.
             return (torch.maximum if name.endswith("max") else torch.minimum)(x, args[0])
         asked = options.get("dim", options.get("dims"))
         if asked is None and len(args) > place:

@@ -1,4 +1,4 @@
-"""Reductions over all split dims: what comes of them is whole, the same on every rank."""
+"""Reductions over all split dims: the result is whole, the same on every rank."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(x: SpatialTensor, dim: Dims) -> tuple[int, ...]:
-    """Which dims are meant, counted from the front, ascending; without any, all.
+    """Return the given dims, counted from the front, ascending; all dims if none are given.
 
     Raises:
         UnsupportedError: the tensor has no such dim, or one is named twice.
     """
     asked = (dim,) if isinstance(dim, int) else tuple(dim or range(x.ndim))
-    # Whatever the reduction is: torch's others take seconds to load on the meta device.
+    # Used for every reduction, because torch's others take seconds to load on the meta device.
     global_shape(torch.sum, (tuple(x.shape),), (asked, False))
     return tuple(sorted(place % x.ndim for place in asked))
 
 
 def covers(x: SpatialTensor, dims: Sequence[int]) -> bool:
-    """Whether a reduction over `dims` has all split ones among them, or all of one rank's space."""
+    """Whether `dims` include all split ones, or all of the space if only one rank has it."""
     first = len(x.lead)
     return set(x.split_dims or range(first, first + len(x.extents))) <= set(dims)
 
@@ -80,7 +80,7 @@ def _var(
     *,
     correction: float | None = None,
 ) -> Tensor:
-    """Variance after subtracting the mean: two sums, and no cancellation."""
+    """Compute the variance after subtracting the mean: two sums, and no cancellation."""
     if isinstance(dim, bool):
         unbiased = dim
         dim = None
@@ -115,7 +115,7 @@ def _norm(
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The norm of the ranks' norms."""
+    """Return the norm of the ranks' norms."""
     order = 2.0 if p in ("fro", None) else p
     if isinstance(order, str) or order <= 0:
         raise UnsupportedError(f"the norm of order {p!r} of {x!r}: use an order above 0")
@@ -131,7 +131,7 @@ def _vector_norm(x: SpatialTensor, ord: float = 2.0, *args: Any, **options: Any)
     return _norm(x, ord, *args, **options)
 
 
-# By name, of torch, torch.linalg and Tensor.
+# Names in torch, torch.linalg and Tensor.
 OVER_SPACE: dict[str, Callable[..., Any]] = {
     "amax": _amax,
     "amin": _amin,

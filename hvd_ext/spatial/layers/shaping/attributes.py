@@ -1,4 +1,4 @@
-"""Attributes of a tensor that need none of its cells: the answers are the whole's."""
+"""Attributes of a tensor that need none of its cells: the values are those of the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHODS = (
     *("dim", "ndimension", "size", "numel", "nelement", "element_size", "get_device"),
     *("is_floating_point", "is_complex", "is_signed", "is_contiguous"),
 )
-# Not is_nested, which torch.autograd.backward asks of what it would take gradients of.
+# Not is_nested, which torch.autograd.backward reads of tensors of which it takes gradients.
 ATTRIBUTES = (
     *("shape", "ndim", "dtype", "device", "layout", "itemsize", "nbytes"),
     *("is_cpu", "is_cuda", "is_meta", "is_sparse", "is_quantized", "is_mkldnn"),
@@ -50,7 +50,7 @@ def _made_beside(function: Any) -> Any:
     return handler
 
 
-# Of the tensor only its dtype and device are asked: what is made is whole on every rank.
+# Only the tensor's dtype and device are read: the new tensor is whole on every rank.
 for _function in (
     *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty, Tensor.new_tensor),
 ):

@@ -1,4 +1,4 @@
-"""Views that cut split dims, or put them together: pixel shuffles, patches, windows of user code.
+"""Views that cut or merge split dims: pixel shuffles, patches, windows of user code.
 
 `x.view(n, c, h, r, w, r)` of split (n, c, h r, w r) is split over h and w again: each rank
 fetches the cells of the blocks that it owns.
@@ -21,7 +21,7 @@ from hvd_ext.spatial.tensor import SpatialTensor, implements
 
 
 def permuted(x: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
-    """`x` with its dims in another order, in which split dims stay in theirs."""
+    """Return `x` with its dims in another order, in which split dims keep their order."""
     dims = along(x)
     made = placed(x, x.local.permute(*order), [dims[dim] for dim in order])
     assert isinstance(made, SpatialTensor)
@@ -29,11 +29,11 @@ def permuted(x: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
 
 
 def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
-    """A view of `x` that cuts its split dims into blocks; None where `asked` does not.
+    """Return a view of `x` that cuts its split dims into blocks; None if `asked` does not.
 
     Args:
-        x: split.
-        asked: (*before, extent / block, block, ..., *after), of any of the split dims.
+        x: split tensor.
+        asked: (*before, extent / block, block, ..., *after), for any of the split dims.
     """
     found = _blocks(x, tuple(asked))
     if found is None:
@@ -75,13 +75,14 @@ def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
 
 
 def merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
-    """A view of `x` that merges each split dim with dims right behind it; None for any other.
+    """Return a view of `x` that merges split dims with dims right after them; None for others.
 
-    A split dim is not merged with other dims of space: attention over cells needs all of them.
+    A split dim is not merged with other dims of space, because attention over cells needs all of
+    them.
 
     Args:
-        x: split.
-        asked: each of its sizes that of one dim of `x`, or of several side by side.
+        x: split tensor.
+        asked: sizes, each of one dim of `x` or of several adjacent ones.
     """
     groups = _groups(tuple(x.shape), tuple(asked))
     first, end = len(x.lead), len(x.lead) + len(x.extents)
@@ -127,7 +128,7 @@ def merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
 
 
 def _copied(x: SpatialTensor, made: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
-    # On some ranks it may be a view, on others not: a copy on all of them.
+    # It may be a view on some ranks only, so all ranks copy.
     view = permuted(made, order)
     view = view.like(view.local.clone(memory_format=torch.contiguous_format))
     x.copies.add(view, view.local)
@@ -135,7 +136,7 @@ def _copied(x: SpatialTensor, made: SpatialTensor, order: Sequence[int]) -> Spat
 
 
 def _blocks(x: SpatialTensor, asked: tuple[int, ...]) -> Any:
-    """The parts of `asked`: before the split dims, the block of each or None, and the rest."""
+    """Return `asked` before the split dims, the block of each or None, and the rest."""
     for first in range(len(asked)):
         if math.prod(asked[:first]) != math.prod(x.lead):
             continue
@@ -155,7 +156,7 @@ def _blocks(x: SpatialTensor, asked: tuple[int, ...]) -> Any:
 
 
 def _groups(sizes: tuple[int, ...], asked: tuple[int, ...]) -> list[list[int]] | None:
-    """Which dims, side by side, each of the sizes that are asked for is made of."""
+    """Return the adjacent dims that make up each of the requested sizes."""
     groups: list[list[int]] = []
     at = 0
     for size in asked:
@@ -173,5 +174,5 @@ def _groups(sizes: tuple[int, ...], asked: tuple[int, ...]) -> list[list[int]] |
 def contiguous(
     x: SpatialTensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> SpatialTensor:
-    """The shard's cells side by side."""
+    """Return the shard with contiguous cells."""
     return same(x, x.local.contiguous(memory_format=memory_format))

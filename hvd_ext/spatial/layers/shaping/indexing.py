@@ -20,8 +20,8 @@ from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 def cat(tensors: Sequence[SpatialTensor | Tensor], dim: int = 0) -> SpatialTensor:
     """Concatenate along a dim that is not split: skip connections.
 
-    Tensors that are whole on every rank (pooled and enlarged again, coordinates) are cut to
-    the shard; the others must be split alike.
+    Tensors that are whole on every rank (pooled and enlarged ones, coordinates) are cut to the
+    shard; all others must be split alike.
     """
     one = next(tensor for tensor in tensors if isinstance(tensor, SpatialTensor))
     place = unsplit(one, dim, "cat")
@@ -46,7 +46,7 @@ def _splitter(function: Any) -> Any:
     def handler(
         x: SpatialTensor, parts: Any = None, dim: int = 0, **named: Any
     ) -> tuple[SpatialTensor, ...]:
-        # Each of torch's calls it otherwise.
+        # torch's functions have different names for it.
         parts = next(iter(named.values()), parts)
         place = unsplit(x, dim, name_of(function))
         return tuple(x.like(part) for part in function(x.local, parts, place))
@@ -63,7 +63,7 @@ for _function in (
 
 @implements(Tensor.unsqueeze, torch.unsqueeze)
 def unsqueeze(x: SpatialTensor, dim: int) -> SpatialTensor | Tensor:
-    """A new dim of one cell, which is not split."""
+    """Add a dim of one cell, which is not split."""
     place = dim if dim >= 0 else dim + x.ndim + 1
     if not 0 <= place <= x.ndim:
         raise UnsupportedError(f"unsqueeze at dim {dim} of {x!r}: it has room at 0 to {x.ndim}")
@@ -79,18 +79,18 @@ def squeeze(x: SpatialTensor, dim: int) -> SpatialTensor | Tensor:
 
 @implements(torch.flatten, Tensor.flatten)
 def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialTensor | Tensor:
-    """Flatten; if split dims are among those, gather first."""
+    """Flatten; if split dims are among the flattened ones, gather first."""
     asked = global_shape(torch.flatten, (tuple(x.shape),), (start_dim, end_dim))
     start, end = start_dim % x.ndim, end_dim % x.ndim
     space = x.split_dims or range(len(x.lead), len(x.lead) + len(x.extents))
     among = [dim for dim in space if start <= dim <= end]
-    # A split dim that comes first may be merged with the cells of its blocks.
+    # A split dim in first place may be merged with the cells of its blocks.
     return reshape(x, asked) if among in ([], [start]) else gather_as(x, asked)
 
 
 @implements(Tensor.view, Tensor.reshape, torch.reshape)
 def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> SpatialTensor | Tensor:
-    """Another shape; if split dims are merged, not only cut into blocks, gather first."""
+    """Change the shape; if split dims are merged, not only cut into blocks, gather first."""
     given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     asked = global_shape(torch.reshape, (tuple(x.shape),), (given or tuple(shape),))
     first = len(x.lead)
@@ -108,7 +108,7 @@ def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> Spatial
 
 
 def _ranges(x: SpatialTensor) -> list[range]:
-    """Dims of the space, with all that are split among them: as many as possible first."""
+    """Return possible dims of the space, which include all split ones, the longest choice first."""
     first, end = len(x.lead), len(x.lead) + len(x.extents)
     begins = range(first, x.split_dims[0] + 1 if x.split_dims else end)
     ends = range(x.split_dims[-1] + 1 if x.split_dims else end, end + 1)
@@ -116,7 +116,7 @@ def _ranges(x: SpatialTensor) -> list[range]:
 
 
 def _kept(shape: tuple[int, ...], asked: tuple[int, ...], dims: Sequence[int]) -> list[int] | None:
-    """Where in `asked` some dims of `shape` stand unchanged, the last such places; or None."""
+    """Return the last places in `asked` at which some dims of `shape` are unchanged, or None."""
     places: list[int] = []
     end = len(asked)
     for dim in reversed(dims):
@@ -137,12 +137,12 @@ def _kept(shape: tuple[int, ...], asked: tuple[int, ...], dims: Sequence[int]) -
 
 @implements(torch.unbind, Tensor.unbind)
 def unbind(x: SpatialTensor, dim: int = 0) -> tuple[SpatialTensor | Tensor, ...]:
-    """One tensor for each place along a dim that is not split; `for sample in x` too."""
+    """Return a tensor for each place along an unsplit dim; also used by `for sample in x`."""
     place = unsplit(x, dim, "unbind")
     return tuple(reduced(x, part, (place,)) for part in x.local.unbind(place))
 
 
 @implements(Tensor.select, torch.select)
 def select(x: SpatialTensor, dim: int, index: int) -> SpatialTensor | Tensor:
-    """One place along a dim that is not split."""
+    """Return one place along a dim that is not split."""
     return reduced(x, x.local.select(unsplit(x, dim, "select"), index), (dim,))

@@ -1,4 +1,4 @@
-"""Dims in another order, and repeated: split dims keep their order, wherever they are."""
+"""Reordering and repeating dims: split dims keep their order, wherever they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def _frozen(values: Any) -> tuple[Any, ...]:
 def _reordering(function: Any) -> Any:
     def handler(x: SpatialTensor, *args: Any, **options: Any) -> SpatialTensor:
         given = _frozen((*args, *options.values()))
-        # Dims of as many sizes as there are: the shape that torch makes of them is the order.
+        # A tensor whose sizes are the dims' numbers: its shape after torch's operation is the
+        # order.
         numbered = global_shape(function, (tuple(range(1, x.ndim + 1)),), given)
         order = [number - 1 for number in numbered]
         split = [dim for dim in order if dim in x.split_dims]
@@ -69,12 +70,12 @@ for _function in _REPEATS:
 
 @implements(Tensor.expand_as, any_operand=True)
 def expand_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> SpatialTensor | Tensor:
-    """As large as another one; what is whole stays whole."""
+    """Expand to the size of another tensor; a whole tensor stays whole."""
     expanded: SpatialTensor | Tensor = x.expand(other.shape)
     return expanded
 
 
 @implements(Tensor.view_as, Tensor.reshape_as, any_operand=True)
 def view_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> SpatialTensor | Tensor:
-    """With another tensor's shape."""
+    """Return it with another tensor's shape."""
     return reshape(x, *other.shape) if isinstance(x, SpatialTensor) else x.view(other.shape)

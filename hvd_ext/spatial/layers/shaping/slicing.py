@@ -1,4 +1,4 @@
-"""Indexing: by what Python has along dims that are not split, by slices along those that are."""
+"""Indexing: by any index along dims that are not split, only by slices along split ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def getitem(x: SpatialTensor, index: Any) -> SpatialTensor | Tensor:
         given[dots[0] : dots[0] + 1] = [slice(None)] * (x.ndim - taken)
     else:
         given += [slice(None)] * (x.ndim - taken)
-    # Which item each dim has; None takes no dim.
+    # The index of each dim; None adds a dim.
     places = [place for place, item in enumerate(given) if item is not None]
     split = [places[dim] for dim in x.split_dims] if len(places) == x.ndim else []
     lists = [item for item in given if isinstance(item, list | Tensor)]
@@ -76,7 +76,7 @@ def _is_index(item: Any) -> bool:
 
 
 def _sliced(x: SpatialTensor, ranges: Sequence[range]) -> SpatialTensor:
-    """Every so many-th cell along the dims of the space."""
+    """Return every n-th cell along the dims of the space."""
     if any(len(one) == 0 or one.step < 1 for one in ranges):
         raise UnsupportedError(f"a slice of {x!r} to {list(ranges)}: no cells are left")
     ranges = [*ranges, *map(range, x.trail)]

@@ -1,7 +1,7 @@
-"""Adaptive pooling: windows given output by output; to a single cell, it is global.
+"""Adaptive pooling, with a window for each output; pooling to a single cell is global.
 
-Global pooling needs no halo, only a sum (or maximum) over the ranks, and what it returns
-is small: an ordinary tensor, replicated.
+Global pooling needs no halo, only a sum (or maximum) over the ranks, and its result is small: an
+ordinary, replicated tensor.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ for _dims in (1, 2, 3):
 
 @implements(*WITH_INDICES)
 def refuse_indices(x: SpatialTensor, *args: Any, **kwargs: Any) -> None:
-    """Indices would need every rank's cells."""
+    """Refuse return_indices, which would need every rank's cells."""
     raise UnsupportedError(
         "adaptive max pooling with return_indices=True is not supported: leave it out"
     )
@@ -109,8 +109,8 @@ def adaptive_pool(
     ]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        # A window is a box: what is pooled dim by dim is pooled. The last dim comes first, and
-        # so, of equal maxima, the first one of the window.
+        # A window is a box, so pooling along one dim after the other pools the window. The last dim
+        # comes first, so that of equal maxima the first one in the window wins.
         along = list(enumerate(zip(windows, outputs, inputs, strict=True), start=2))
         for dim, (window, (begin, end), (first, _)) in reversed(along):
             cells = []
@@ -125,7 +125,7 @@ def adaptive_pool(
 
 
 def global_average(x: SpatialTensor) -> Tensor:
-    """The mean over all cells: (N, C, 1, ...), replicated."""
+    """Return the mean over all cells: (N, C, 1, ...), replicated."""
     dims = len(x.extents)
     wide = accumulate_dtype(x.dtype)
     own = to_replicated(x.local, x.grid.space).sum(tuple(range(-dims, 0)), keepdim=True, dtype=wide)
@@ -133,32 +133,32 @@ def global_average(x: SpatialTensor) -> Tensor:
 
 
 def global_maximum(x: SpatialTensor) -> Tensor:
-    """The maximum over all cells: (N, C, 1, ...), replicated.
+    """Return the maximum over all cells: (N, C, 1, ...), replicated.
 
-    Among equal maxima, the first in the order of the whole gets the gradient, as in torch.
+    The first of equal maxima, in the order of the whole, gets the gradient, as in torch.
     """
     flat = x.local.flatten(len(x.lead))
     if flat.shape[-1] == 0:
-        # Hangs on the shard, and never wins.
+        # Depends on the shard, and never wins.
         value = flat.sum(-1, keepdim=True) - math.inf
         place = torch.full(value.shape, math.prod(x.extents), device=flat.device)
     else:
         value, place = flat.max(-1, keepdim=True)
         place = _first_global(x, flat, value)
-    # One cell of each rank: a partitioned tensor of as many cells as ranks.
+    # One cell of each rank: a partitioned tensor that has a cell for each rank.
     shape = (*x.lead, *(1 for _ in x.extents))
     values, places = (
         gather(SpatialTensor(own.view(shape), x.grid, x.parts, parts=x.parts)).flatten(len(x.lead))
         for own in (value, place)
     )
     best = values.amax(-1, keepdim=True)
-    # Where there is a NaN, that is the best, and equal to nothing.
+    # A NaN is the maximum, and equals nothing.
     far = torch.where((values == best) | values.isnan(), places, torch.iinfo(places.dtype).max)
     return values.gather(-1, far.argmin(-1, keepdim=True)).view(shape)
 
 
 def _first_global(x: SpatialTensor, flat: Tensor, value: Tensor) -> Tensor:
-    """Where the maximum first stands in the whole, as a flat index."""
+    """Return the first place of the maximum in the whole, as a flat index."""
     first = (flat == value).to(torch.uint8).argmax(-1, keepdim=True)
     total, scale = torch.zeros_like(first), 1
     for (begin, end), extent in reversed(list(zip(x.box, x.extents, strict=True))):

@@ -1,6 +1,6 @@
 """Convolutions in 1, 2 and 3 dims: torch's own kernel on blocks that hold their halo.
 
-Weight and bias gradients come out as each shard's share (see replicated.to_partitioned).
+Weight and bias gradients are each shard's share (see replicated.to_partitioned).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KERNELS: dict[int, Callable[..., Tensor]] = {**CONVOLUTIONS, 3: conv3d}
 
 
 def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int, ...]:
-    """One number for all dims, or one for each.
+    """Return a number for each dim, given one for all or one for each.
 
     Raises:
         UnsupportedError: one is below `least`.
@@ -40,7 +40,7 @@ def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int,
 
 
 def batched(x: Any, dims: int, what: str) -> SpatialTensor:
-    """`x` as (N, C, *extents), of which the last `dims` may be split."""
+    """Return `x` as (N, C, *extents), of which the last `dims` may be split."""
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"{what}: its parameters are split over ranks, but its input is not")
     if x.ndim != dims + 2:
@@ -60,7 +60,7 @@ def convolve(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> SpatialTensor:
-    """A convolution over the last `dims` dims; arguments as torch's.
+    """Convolve over the last `dims` dims; arguments as torch's.
 
     Args:
         dims: 1, 2 or 3.
@@ -70,10 +70,10 @@ def convolve(
         stride: step of the window.
         padding: zeros at the borders of the whole sample; "same" or "valid".
         dilation: step between taps.
-        groups: of channels.
+        groups: number of groups of channels.
 
     Raises:
-        UnsupportedError: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not accept these arguments for the whole either.
     """
     x = batched(x, dims, f"conv{dims}d")
     check_dtype(f"conv{dims}d", x, weight)
@@ -87,7 +87,7 @@ def convolve(
     )
     kernel = tuple(weight.shape[2:])
     before, after = _padding(padding, kernel, dilation)
-    # Where a dim is not split and torch can pad it equally on both sides, it does.
+    # If a dim is not split, and its padding is equal on both sides, torch pads it.
     whole = [
         parts == 1 and low == high for parts, low, high in zip(x.parts, before, after, strict=True)
     ]
@@ -133,12 +133,12 @@ for _dims, _function in CONVOLUTIONS.items():
 def _padding(
     padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Zeros before and after the sample along each dim."""
+    """Return the zeros before and after the sample along each dim."""
     if padding == "valid":
         return (0,) * len(kernel), (0,) * len(kernel)
     if padding == "same":
         total = [spread * (taps - 1) for taps, spread in zip(kernel, dilation, strict=True)]
-        # An odd one goes to the end, as torch has it.
+        # An odd zero goes to the end, as in torch.
         before = tuple(count // 2 for count in total)
         return before, tuple(count - low for count, low in zip(total, before, strict=True))
     assert not isinstance(padding, str)

@@ -1,8 +1,8 @@
 """Transposed convolutions: each output's owner fetches the inputs that add to it.
 
 The plan is that of a convolution with inputs and outputs swapped (geometry.Transposed),
-so that nothing is scattered: what sticks out of the owned outputs is cut off, and
-computed by its own owner.
+so nothing is scattered: outputs that a rank does not own are cut off, and their owner computes
+them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def convolve_transposed(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> SpatialTensor:
-    """A transposed convolution over the last `dims` dims; arguments as torch's.
+    """Apply a transposed convolution over the last `dims` dims; arguments as torch's.
 
     Args:
         dims: 1, 2 or 3.
@@ -46,12 +46,12 @@ def convolve_transposed(
         bias: (C_out,), replicated.
         stride: step between the outputs of neighboring inputs.
         padding: outputs cut off at both borders of the whole sample.
-        output_padding: outputs more at the end of the whole sample.
-        groups: of channels.
+        output_padding: additional outputs at the end of the whole sample.
+        groups: number of groups of channels.
         dilation: step between taps.
 
     Raises:
-        UnsupportedError: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not accept these arguments for the whole either.
     """
     function = TRANSPOSED[dims]
     x = batched(x, dims, f"conv_transpose{dims}d")
@@ -64,7 +64,7 @@ def convolve_transposed(
         (stride, padding, output_padding, groups, dilation),
     )
     if 0 in shape[2:]:
-        # torch raises this too, but not on the meta device.
+        # torch also raises this, but not on the meta device.
         raise UnsupportedError(
             f"conv_transpose{dims}d of extents {x.extents}: the output would have extents "
             f"{tuple(shape[2:])}; use less padding"
@@ -87,7 +87,7 @@ def convolve_transposed(
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         if block.numel() == 0:
-            # Outputs that no input reaches; they depend on the weight as all others do.
+            # Outputs that no input reaches; they depend on the weight, as all others do.
             full = _nothing(block) + weight.reshape(-1)[:0].sum()
             crops = [bound for size in reversed(lengths(outputs)) for bound in (0, size)]
         else:
@@ -96,11 +96,11 @@ def convolve_transposed(
             for window, (begin, end), (first, last) in reversed(
                 list(zip(windows, outputs, inputs, strict=True))
             ):
-                # Where the outputs of the block begin and end.
+                # The begin and the end of the block's outputs.
                 low = first * window.stride - window.padding
                 high = (last - 1) * window.stride - window.padding + window.span
                 crops += [low - begin, end - high]
-        # What no input reaches is padded with zeros, what is not owned is cut off.
+        # Outputs that no input reaches are zeros, and outputs that are not owned are cut off.
         result = F.pad(full, crops)
         if bias is not None:
             result = result + bias.to(result.dtype).view(-1, *(1,) * dims)

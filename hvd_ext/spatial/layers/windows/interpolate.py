@@ -1,4 +1,4 @@
-"""Interpolation and pixel shuffle: each output names the cells that it is made of."""
+"""Interpolation and pixel shuffle: each output has a list of the cells that it is made of."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def interpolate(
 def _nearest(
     extent: int, count: int, scale: float | None, mode: str, wide: torch.dtype
 ) -> tuple[int, ...]:
-    """The cell that each output copies: torch's own choice, rounding included.
+    """Return the cell that each output copies: torch's own choice, rounding included.
 
-    torch has two kernels, and takes one by dims, size, layout and number of threads; in 1-D
-    one forward, the other backward.
+    torch has two kernels, and chooses by dims, size, layout and number of threads; in 1-D it uses
+    one forward and the other backward.
 
     Raises:
         UnsupportedError: they choose differently.
@@ -139,7 +139,7 @@ def _linear(
     ]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        # Weights are computed, as torch does, in no less than single precision.
+        # Weights are computed in single precision or better, as in torch.
         wide = accumulate_dtype(block.dtype)
         for dim, (along, (begin, end), (first, _)) in enumerate(
             zip(weighed, outputs, inputs, strict=True), start=2
@@ -162,7 +162,7 @@ def _linear(
 def _neighbours(
     extent: int, count: int, scale: float | None, align_corners: bool
 ) -> tuple[tuple[int, int, float], ...]:
-    """Per output: the cells below and above it, and the weight of the one above."""
+    """Return for each output the cells below and above it, and the weight of the one above."""
     if align_corners:
         step = (extent - 1) / (count - 1) if count > 1 else 0.0
     else:

@@ -1,7 +1,7 @@
 """3-D convolutions of one fp32 sample on a CPU, in oneDNN.
 
-torch leaves oneDNN where a sample has C * D * H <= 20480 (`use_mkldnn` in its Convolution.cpp), for
-a kernel that lays out each window in memory: for 3 x 3 x 3 it takes 27 times the memory of its
+If a sample has C * D * H <= 20480, torch does not use oneDNN (`use_mkldnn` in its Convolution.cpp)
+but a kernel that writes each window to memory: for 3 x 3 x 3 it takes 27 times the memory of its
 input, and two to five times as long. Splitting brings layers below that limit that are above it as
 a whole.
 """
@@ -18,7 +18,7 @@ from torch.autograd import Function
 from hvd_ext.spatial.dtypes import result_dtype
 
 _TORCHS_LIMIT = 20480
-# Of fewer values oneDNN's own layouts cost more to make than they save.
+# For fewer values, converting to oneDNN's own layouts costs more than it saves.
 _WORTH = 2**15
 
 
@@ -54,7 +54,7 @@ def _is_faster(x: Tensor, weight: Tensor) -> bool:
 
 
 class _Convolution(Function):
-    """Keeps its inputs as they are: oneDNN's copies are made once more in backward."""
+    """Keeps its plain inputs: oneDNN's copies are made again in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: Any) -> Tensor:
@@ -68,7 +68,7 @@ class _Convolution(Function):
         inputs = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            # It will be differentiated again, which oneDNN's tensors cannot.
+            # It will be differentiated again, which oneDNN's tensors do not support.
             y = torch.conv3d(*inputs, *ctx.how)
             leaves = [tensor for tensor, needed in zip(inputs, wanted, strict=True) if needed]
             found = iter(torch.autograd.grad(y, leaves, gradient, create_graph=True))

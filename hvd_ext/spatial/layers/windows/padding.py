@@ -29,7 +29,7 @@ def pad(
         x: the input.
         pad: cells before and after, last dim first.
         mode: "constant", "reflect", "replicate" or "circular".
-        value: of a constant.
+        value: value of the padding, if it is constant.
 
     Raises:
         UnsupportedError: the padding is wider than its mode allows.
@@ -51,7 +51,7 @@ def pad(
             front = [number for pair in reversed(lead) for number in pair]
             x = x.like(F.pad(x.local, [*[0] * 2 * dims, *front], "constant", fill))
         padded = windowed(x, windows, extents, _as_it_is, fill)
-        # Nobody expects to change the input by changing what was padded.
+        # A change of the padded tensor must not change the input.
         shared = storage_id(padded.local) == storage_id(x.local)
         return padded.like(padded.local.clone()) if shared else padded
     sources = [
@@ -66,9 +66,9 @@ def _as_it_is(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
 
 
 def _sources(mode: str, extent: int, before: int, after: int) -> list[int]:
-    """The cell that each cell of a padded dim repeats."""
+    """Return the cell that each cell of a padded dim repeats."""
     if mode == "circular" and min(before, after) < 0:
-        # torch crops, and then repeats what is left.
+        # torch crops first, and then repeats the remaining cells.
         raise UnsupportedError(
             f"circular padding of ({before}, {after}) cells: crop first, then pad"
         )
@@ -81,7 +81,7 @@ def _sources(mode: str, extent: int, before: int, after: int) -> list[int]:
 
 
 def _select(x: SpatialTensor, sources: Sequence[Sequence[int]]) -> SpatialTensor:
-    """The tensor whose cell j along a dim is the cell sources[j] of `x`."""
+    """Return the tensor whose cell j along a dim is the cell sources[j] of `x`."""
     extents = tuple(map(len, sources))
     needed = []
     for source, parts in zip(sources, x.parts, strict=True):
@@ -103,7 +103,7 @@ def _select(x: SpatialTensor, sources: Sequence[Sequence[int]]) -> SpatialTensor
 
 
 def _intervals(cells: Sequence[int]) -> list[Interval]:
-    """Cells, in any order, as ascending disjoint intervals."""
+    """Return cells, given in any order, as ascending disjoint intervals."""
     found: list[Interval] = []
     for cell in sorted(set(cells)):
         if found and found[-1][1] == cell:

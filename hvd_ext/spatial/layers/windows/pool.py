@@ -1,4 +1,4 @@
-"""Max and average pooling: what is outside the sample is padding, a neighbor's shard is not."""
+"""Max and average pooling: cells outside of the sample are padding, a neighbor's are not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_ext.spatial.unsupported import UnsupportedError
 Numbers = int | Sequence[int]
 
 MAX_POOLS: dict[int, Any] = {1: torch.max_pool1d, 2: torch.max_pool2d, 3: torch.max_pool3d}
-# What F.max_pool2d names itself as, by torch's release.
+# The names of F.max_pool2d, which depend on torch's release.
 _PUBLIC = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 MAX_POOLS_WITH_INDICES: dict[int, Any] = {
     1: F.max_pool1d_with_indices,
@@ -84,7 +84,7 @@ def max_pool(
     ceil_mode: bool = False,
     indices: bool = False,
 ) -> SpatialTensor:
-    """Max pooling over the last `dims` dims; arguments as torch's.
+    """Max-pool over the last `dims` dims; arguments as torch's.
 
     Args:
         dims: 1, 2 or 3.
@@ -93,8 +93,8 @@ def max_pool(
         stride: its step; the kernel's size by default.
         padding: cells that never win, at the borders of the whole sample.
         dilation: step between taps.
-        ceil_mode: let the last window hang over the end.
-        indices: return where the maxima stand, as flat global indices, instead of them.
+        ceil_mode: let the last window extend beyond the end.
+        indices: return the places of the maxima, as flat global indices, instead of the maxima.
 
     Raises:
         UnsupportedError: torch would not take these arguments for the whole either.
@@ -129,13 +129,13 @@ def max_pool(
 def _global_index(
     flat: Tensor, inputs: Box, extents: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """Flat indices into a block as flat indices into the whole."""
+    """Convert flat indices into a block to flat indices into the whole."""
     total, scale = torch.zeros_like(flat), 1
     for (begin, _), size, extent, step in reversed(
         list(zip(inputs, lengths(inputs), extents, dilation, strict=True))
     ):
         place = flat % size + begin
-        # Where nothing beats the padding, torch names the first tap within the sample.
+        # If no cell beats the padding, torch returns the first tap within the sample.
         total += torch.where(place < 0, place % step, place) * scale
         flat = flat // size
         scale *= extent
@@ -152,10 +152,10 @@ def average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> SpatialTensor:
-    """Average pooling over the last `dims` dims; arguments as torch's.
+    """Average-pool over the last `dims` dims; arguments as torch's.
 
-    The window is summed up, then divided by what torch would divide by there; in 16 bits it
-    is averaged, and corrected where torch would divide by something else.
+    The window is summed, then divided by torch's divisor for it. In 16 bits it is averaged, and
+    corrected where torch's divisor differs.
 
     Args:
         dims: 1, 2 or 3.
@@ -163,7 +163,7 @@ def average_pool(
         kernel_size: taps of the window.
         stride: its step; the kernel's size by default.
         padding: zeros at the borders of the whole sample.
-        ceil_mode: let the last window hang over the end.
+        ceil_mode: let the last window extend beyond the end.
         count_include_pad: count the zeros of `padding`.
         divisor_override: divide by this instead (not in 1-D).
 
@@ -189,7 +189,7 @@ def average_pool(
     def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
         return _sum_pool(dims, block, kernel, step, zeros, ceil_mode, divided)
 
-    # torch pads by half a window at most; with ceil_mode it makes windows over the edge.
+    # torch pads by at most half a window; with ceil_mode, windows extend beyond the edge.
     half = [taps // 2 for taps in kernel]
     linear = None if ceil_mode else Linear(total, lambda block: total(block, own), half)
     totals = windowed(
@@ -208,9 +208,9 @@ def average_pool(
 
 
 def _windows(x: SpatialTensor, sliding: Sequence[Sliding]) -> tuple[list[Window], list[int]]:
-    """The windows, and what padding is left to torch: that of dims that are not split.
+    """Return the windows, and the padding that torch does: that of dims that are not split.
 
-    A block of a split dim ends with its last window, so that ceil_mode finds nothing to do.
+    A block of a split dim ends with its last window, so that ceil_mode has no effect.
     """
     windows: list[Window] = []
     for window, extent, parts in zip(sliding, x.extents, x.parts, strict=True):
@@ -229,7 +229,7 @@ def _sum_pool(
     divisor: int,
 ) -> Tensor:
     if dims == 1:
-        # Only the other two can be told what to divide by.
+        # Only the other two accept a divisor.
         rows = _sum_pool(
             2, block.unsqueeze(-2), (1, *kernel), (1, *step), (0, *padding), ceil_mode, divisor
         )
@@ -243,7 +243,7 @@ def _sum_pool(
 def _counts(
     window: Sliding, outputs: tuple[int, int], extent: int, include_padding: bool
 ) -> list[int]:
-    """Divisor of each window along one dim; cells that ceil_mode adds never count."""
+    """Return the divisor of each window along one dim; cells that ceil_mode adds never count."""
     ranges = [window.input_range((output, output + 1)) for output in range(*outputs)]
     if include_padding:
         return [min(end, extent + window.padding) - begin for begin, end in ranges]
@@ -251,7 +251,7 @@ def _counts(
 
 
 def _outer(counts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """The product over dims, as a tensor that divides `like`."""
+    """Return the product over dims, as a tensor that divides `like`."""
     wide = accumulate_dtype(like.dtype)
     product = torch.ones((), dtype=wide, device=like.device)
     for along in counts:

@@ -1,11 +1,11 @@
-"""Two ways to compute a layer on a GPU, of which each shape gets the faster one.
+"""Two ways to compute a layer on a GPU; the faster one is chosen for each shape.
 
     overlapped    the interior while halos are on their way, then the boundary, slab by slab
     whole         all of it at once, after the exchange
 
-Small layers do not pay for the additional kernels of the boundary. So the first time that a layer
-of a shape runs on a GPU, both ways run some times without gradients, and the ranks agree on the
-slowest rank's times.
+Small layers do not pay for the additional kernels of the boundary. When a layer of a shape first
+runs on a GPU, both ways run a few times without gradients, and the ranks agree on the slowest
+rank's times.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a layer of a shape is computed on GPUs.
+    """The way to compute a layer of a shape on GPUs.
 
     Attributes:
-        layer: what it is, to print.
-        overlapped_s: forward, of the slowest rank.
-        whole_s: likewise.
+        layer: its name, for printing.
+        overlapped_s: time of forward on the slowest rank.
+        whole_s: the same for the other way.
     """
 
     layer: str
@@ -59,14 +59,14 @@ def chosen(
     overlapped: Callable[[], Tensor],
     whole: Callable[[], Tensor],
 ) -> Callable[[], Tensor]:
-    """The way to take for a layer whose halos are exchanged; a collective.
+    """Choose the way for a layer whose halos are exchanged; a collective.
 
     Args:
         x: the input.
-        key: of the layer and its shapes, the same on all ranks.
-        layer: what to call it.
-        overlapped: computes the output.
-        whole: likewise.
+        key: identifies the layer and its shapes, the same on all ranks.
+        layer: its name, for printing.
+        overlapped: computes the output in this way.
+        whole: computes the output in this way.
     """
     if not x.grid.overlap:
         return overlapped
@@ -76,7 +76,7 @@ def chosen(
             return overlapped
         with torch.no_grad(), tuning():
             times = [_best_s(x.local, run) for run in (overlapped, whole)]
-        # Sums are exact for one number of each rank among zeros.
+        # A sum of one number of each rank among zeros is exact.
         rows = torch.zeros(x.grid.space.size, 2, dtype=torch.float64)
         rows[x.grid.space.rank] = torch.tensor(times, dtype=torch.float64)
         slowest = x.grid.space.allreduce(rows).amax(0).tolist()

@@ -1,13 +1,12 @@
 """Any operation with windows, on a partitioned tensor: interior, exchange, boundary.
 
-A rank's part of the output is cut into the interior, whose inputs it has already, and
-the boundary, slabs around it. The interior is computed from the shard where it lies, without
-a copy, while halos are on their way; then each slab from a small block put together for it.
+A rank's part of the output is cut into the interior, whose inputs the rank already has, and the
+boundary, slabs around the interior. The interior is computed from the shard in place, without a
+copy, while halos travel; then each slab is computed from a small block that is assembled for it.
 
-A linear operation can save putting interior and slabs together, and taking their gradients
-apart again, which for large shards costs as much as many a layer: all that is owned is
-computed from the shard alone, as if zeros lay around it, and what the halos' cells add to
-the slabs is added there.
+A linear operation can avoid joining the interior and the slabs, and splitting their gradients
+again, which for large shards costs as much as some layers. All owned outputs are computed from the
+shard as if zeros surrounded it, and the contributions of the halos' cells are added to the slabs.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from hvd_ext.spatial.tensor import SpatialTensor
 
 # Below this part of a rank's outputs, a separate interior saves too little.
 _WORTH = 0.5
-# No part is as much.
+# A share that is never reached.
 _NEVER = 2.0
-# From this part on, computing the boundary's part in the own shard twice costs less than
-# putting interior and boundary together: of fresh memory, most of which is page faults.
+# From this share on, computing the boundary twice costs less than joining interior and boundary,
+# which needs fresh memory and so page faults.
 _SUMS_WORTH = 0.875
 
 Operation = Callable[[Tensor, Box, Box], Tensor]
@@ -41,13 +40,12 @@ Piece = tuple[Box, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A linear operation by what adds to its outputs; both results are new memory.
+    """A linear operation as two functions; both return new memory.
 
     Attributes:
-        own: from the shard and zeros per dim, all that is owned, with as many zeros on
-            both sides of the shard.
-        more: from a block of inputs, what they add to the outputs they reach.
-        most_padding: zeros per dim that `own` can take; None for any number.
+        own: computes all owned outputs from the shard, with the given zeros per dim on both sides.
+        more: computes from a block of inputs their contributions to the outputs that they reach.
+        most_padding: zeros per dim that `own` accepts; None for any number.
     """
 
     own: Callable[[Tensor, Sequence[int]], Tensor]
@@ -55,7 +53,7 @@ class Linear:
     most_padding: Sequence[int] | None = None
 
     def fits(self, x: SpatialTensor, padding: Sequence[int]) -> bool:
-        """Whether the sums are those of the whole; 16-bit ones would be rounded once more."""
+        """Whether the sums equal those of the whole; 16-bit sums would be rounded once more."""
         limits = padding if self.most_padding is None else self.most_padding
         return result_dtype(x.local).itemsize >= 4 and all(
             cells <= most for cells, most in zip(padding, limits, strict=True)
@@ -77,17 +75,17 @@ def windowed(
 
     Args:
         x: the input.
-        windows: per split dim, which inputs an output needs.
+        windows: per split dim, the inputs that an output needs.
         extents: global extents of the output.
-        operation: `(block, outputs, inputs)` computes the box `outputs` from a block
-            of the padded input that holds the box `inputs`: just what the windows say.
-        fill: what stands outside the sample.
-        ties: what else the operation reads (parameters), so that the output of a rank
-            without any outputs depends on them as on all other ranks.
-        empty: from the shard (of no cells or some), a tensor whose leading dims and dtype
-            are those of the operation's result; by default those of the input.
-        linear: the operation once more, where it is linear.
-        keeps_layout: torch's own operation returns channels_last of channels_last.
+        operation: `(block, outputs, inputs)` computes the box `outputs` from a block of the padded
+            input that holds exactly the box `inputs`.
+        fill: value outside of the sample.
+        ties: other tensors that the operation reads (parameters), so that the result of a rank
+            without outputs also depends on them.
+        empty: makes from the shard, which may have no cells, a tensor with the leading dims and the
+            dtype of the operation's result; by default those of the input.
+        linear: the same operation in linear form, if it is linear.
+        keeps_layout: whether torch's operation returns channels_last for channels_last.
     """
     outputs = tuple(extents)
     places = tuple(windows), x.extents, outputs, x.parts, x.place
@@ -131,10 +129,10 @@ def _by_blocks(
     ties: Sequence[Tensor],
     empty: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """Compute the interior, then the boundary, and put them together."""
+    """Compute the interior, then the boundary, and join them."""
     inner, local = plan.interior, x.local
-    # Of the interior's inputs all are in the shard, but for some beyond the sample,
-    # which a transposed window may ask for.
+    # All of the interior's inputs are in the shard, except for some beyond the sample, which a
+    # transposed window may need.
     boxes = [block.own for block in (inner, *plan.boundary) if block and block.own]
 
     def compute(slices: list[Tensor]) -> list[Piece]:
@@ -155,15 +153,15 @@ def _by_blocks(
         return done[0][1]
     like = local
     if not done:
-        # A rank without outputs: its empty shard must still have the right leading
-        # dims, and depend on whatever the others' do.
+        # A rank without outputs: its empty shard must still have the right leading dims, and depend
+        # on the same tensors as the other ranks' outputs.
         like = local if empty is None else empty(local)
         tie = [*tie, *ties, local]
     return join(plan.owned, done, like, 0.0, tie)
 
 
 def _by_sums(x: SpatialTensor, plan: WindowPlan, padding: Sequence[int], linear: Linear) -> Tensor:
-    """Compute what is owned from the shard, and add what the halos add."""
+    """Compute the owned outputs from the shard, and add the halos' contributions."""
     exchange = plan.exchange
     if not exchange.active:
         return linear.own(x.local, padding)
@@ -176,7 +174,7 @@ def _by_sums(x: SpatialTensor, plan: WindowPlan, padding: Sequence[int], linear:
         overlap=x.grid.overlap,
         whole=True,
     )
-    # A slab that received nothing lies at the border of the sample.
+    # A slab that received nothing is at the border of the sample.
     added = [
         (slab.outputs, linear.more(join(slab.inputs, found, x.local, 0.0, ())))
         for slab in plan.boundary
