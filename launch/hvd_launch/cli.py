@@ -13,10 +13,10 @@ from types import ModuleType
 from hvd_ext.cli import add_version, complete, report_misspelt_variables, run
 from hvd_ext.errors import UsageError
 
-# A module each in hvd_launch.commands, with HELP, EXAMPLE, add_arguments(parser) and
-# run(options, command).
+# Each is a module in hvd_launch.commands with HELP, EXAMPLE, add_arguments(parser) and run(options,
+# command).
 SUBCOMMANDS = ("run", "exec", "env", "doctor", "tune")
-# Those that run what stands after "--".
+# Subcommands that run the command after "--".
 WITH_COMMAND = frozenset({"run", "exec"})
 
 
@@ -32,10 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     complete(lambda: parser(with_command=True))
     own, command, separated = separate(list(arguments))
-    # `exec` runs in every rank; whoever started the ranks has reported them.
+    # `exec` runs in every rank; the program that started the ranks has reported them.
     if own[:1] != ["exec"]:
         report_misspelt_variables("hvd-launch")
-    # A rank that is to start a program loads what that takes, no more.
+    # A rank that only starts a program imports no more than that needs.
     names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else SUBCOMMANDS
     top = parser(names)
     options, unknown = top.parse_known_args(own)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             f"no COMMAND: write it after --, as in: hvd-launch {name} "
             f"{'-np 2 ' if name == 'run' else ''}-- python x.py"
         )
-    # One kind of tune runs a command, the other none: they check it themselves.
+    # One kind of tune runs a command, the other does not; both check it themselves.
     if separated and name not in WITH_COMMAND and name != "tune":
         raise UsageError(f"hvd-launch {name} runs no command: leave out -- and what follows")
     code: int = _module(name).run(options, tuple(command))
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
-    """Our own words, the COMMAND's, and whether a "--" stands between."""
+    """Return hvd-launch's words, the COMMAND's, and whether a "--" separates them."""
     at = words.index("--") if "--" in words else len(words)
     if words[:1] == ["exec"]:
-        # `horovodrun -np 4 hvd-launch exec python train.py`: COMMAND starts at the first word
-        # that belongs to no option, and a "--" after that is its own.
+        # In `horovodrun -np 4 hvd-launch exec python train.py`, COMMAND starts at the first word
+        # that belongs to no option, and a "--" after that belongs to COMMAND.
         options = argparse.ArgumentParser()
         _module("exec").add_arguments(options)
         known = options._option_string_actions
@@ -78,7 +78,7 @@ def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
 
 
 def programs(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Programs on PATH for COMMAND's first word; a shell completes the others as files."""
+    """Complete COMMAND's first word from PATH; a shell completes the others as files."""
     folders = map(Path, os.get_exec_path() if not parsed_args.command else [])
     return [p.name for folder in folders if folder.is_dir() for p in folder.glob(f"{prefix}*")]
 
@@ -86,7 +86,7 @@ def programs(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[
 def parser(
     names: Sequence[str] = SUBCOMMANDS, with_command: bool = False
 ) -> argparse.ArgumentParser:
-    """The parser of these subcommands; with COMMAND as a positional to complete it too."""
+    """Return the parser of these subcommands; with COMMAND as a positional, to complete it."""
     top = argparse.ArgumentParser(
         prog="hvd-launch",
         description="Start training jobs with this machine's MPI and the settings that suit it.",
@@ -100,7 +100,7 @@ def parser(
             name,
             help=module.HELP,
             epilog=f"example: {module.EXAMPLE}",
-            # A word that is half an option is an error, today and when options are added.
+            # An abbreviated option is an error, so that new options change nothing.
             allow_abbrev=False,
         )
         module.add_arguments(child)

@@ -20,7 +20,7 @@ _REASONS = {
 
 
 def settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Settings of glibc's malloc; none if the environment has set it, or disables them.
+    """Return settings of glibc's malloc; none if the environment has some, or disables them.
 
     Raises:
         UsageError: HVD_EXT_KEEP_MEMORY is neither 0 nor 1.

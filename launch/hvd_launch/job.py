@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
 
-# Variables that a rank on another host needs as they were where the job was started; the MPI
+# Variables that a rank on another host needs with their values on the starting host; the MPI
 # libraries add their own.
 EXPORTED = (
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|GLIBC_TUNABLES"
@@ -21,10 +21,10 @@ HOSTFILE_VARIABLES = (
     "HYDRA_HOST_FILE",
     "I_MPI_HYDRA_HOST_FILE",
 )
-# Which devices a rank sees is its own host's matter, not the launching host's.
+# The devices that a rank sees depend on its own host, not on the launching host.
 KEPT_BACK = re.compile(r".*VISIBLE_DEVICES")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-# A launcher takes what does not fit into an int for another number.
+# A launcher would misread a number that does not fit into an int.
 _MOST_RANKS = 9_999_999
 _SLOTS = re.compile(r"[0-9]{1,6}")
 
@@ -43,10 +43,10 @@ class Job:
 
     Attributes:
         size: number of ranks.
-        hosts: where they run; empty: on this machine, or where the scheduler says.
+        hosts: their hosts; empty: this machine, or the scheduler's choice.
         slots: ranks that the hosts take without sharing cores.
         exported: names of the environment variables that every rank gets.
-        as_root: the launching user is root.
+        as_root: whether the launching user is root.
         command: the program of each rank and its arguments.
     """
 
@@ -59,12 +59,12 @@ class Job:
 
     @property
     def oversubscribed(self) -> bool:
-        """There are more ranks than slots."""
+        """Whether there are more ranks than slots."""
         return self.size > self.slots
 
 
 def check_size(size: int) -> int:
-    """The number of ranks, if a job can have it.
+    """Return the number of ranks, if a job can have it.
 
     Raises:
         UsageError: it cannot.
@@ -93,18 +93,18 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """Read a hostfile: a host in a line, with its slots as the MPI libraries write them.
+    """Read a hostfile: a host in a line, with its slots in the form of an MPI library.
 
-    "node1 slots=4" (Open MPI, Horovod), "node1:4" (MPICH, MVAPICH2, Intel MPI) or "node1";
-    what follows a # is a comment. A host that stands alone in several lines takes one rank
-    for each, as mpirun_rsh reads it.
+    "node1 slots=4" (Open MPI, Horovod), "node1:4" (MPICH, MVAPICH2, Intel MPI) or "node1"; a #
+    begins a comment. A host without slots that is in several lines takes one rank for each, as with
+    mpirun_rsh.
 
     Args:
-        text: what the file holds.
+        text: content of the file.
         path: its name, for errors.
 
     Raises:
-        UsageError: a line is none of these, or the file names no host.
+        UsageError: a line has another form, or the file names no host.
     """
     hosts: list[Host] = []
     bare: set[str] = set()
@@ -134,7 +134,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
 
 
 def even_slots(job: Job, launcher: str) -> int:
-    """The slots of each host, for a launcher that takes one number for all.
+    """Return the slots of each host, for a launcher that takes one number for all.
 
     Raises:
         UsageError: the hosts take different numbers of ranks.

@@ -1,4 +1,4 @@
-"""The variables that a job is started with: one answer for run, doctor, tune and benchmarks."""
+"""The variables of a job, the same for run, doctor, tune and benchmarks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class JobSettings:
 
     Attributes:
         given: settings to apply.
-        kept: settings left out, since the environment has another value.
-        has_gpus: whether those of the preset are among them.
+        kept: settings left out, because the environment has another value.
+        has_gpus: whether the preset's settings are among them.
     """
 
     given: tuple[Setting, ...]
@@ -31,7 +31,7 @@ class JobSettings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `job_settings` takes: of run and env alike."""
+    """Add the options for `job_settings`, which run and env share."""
     parser.add_argument(
         "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
     )
@@ -55,14 +55,14 @@ def job_settings(
     gpu_count: int | None = None,
     ucx: bool = False,
 ) -> JobSettings:
-    """Settings for ranks of an MPI library in this environment.
+    """Return settings for ranks of an MPI library in this environment.
 
     Args:
-        library: whose ranks.
-        environ: the environment that they are to have; what it sets is kept.
-        preset: of settings.PRESETS, for hosts with GPUs; None: DEFAULT_PRESET on such hosts.
-        gpu_count: of each host (default: of this machine).
-        ucx: send through UCX.
+        library: library of the ranks.
+        environ: environment of the ranks, whose values are kept.
+        preset: one of settings.PRESETS, for hosts with GPUs; None: DEFAULT_PRESET on such hosts.
+        gpu_count: GPUs of each host (default: of this machine).
+        ucx: whether to send through UCX.
 
     Raises:
         UsageError: the library does not support UCX, HVD_EXT_KEEP_MEMORY is neither 0 nor 1, or

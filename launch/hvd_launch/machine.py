@@ -1,4 +1,4 @@
-"""Cores, GPUs and hosts of this machine; and a job's command on it."""
+"""Cores, GPUs and hosts of this machine, and a job's command on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hvd_launch.job import Host, Job
 from hvd_launch.settings import Setting
 
 _LOOPBACK = "127.0.0.1"
-# Below those that Linux gives to programs that name none.
+# Ports below those that Linux assigns to programs that name none.
 _PORTS = range(20000, 32000)
 
 
@@ -35,18 +35,18 @@ def rank_command(
     settings: Iterable[Setting] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Launch:
-    """The command that runs `command` at `size` ranks.
+    """Return the command that runs `command` on `size` ranks.
 
     Args:
-        backend: of `find_backend`.
+        backend: result of `find_backend`.
         size: number of ranks.
         command: each rank's program and its arguments.
-        hosts: where; empty: on this machine, or on those of the Slurm allocation.
-        settings: variables that every rank gets, whatever is in `environ`.
+        hosts: the hosts; empty: this machine, or those of the Slurm allocation.
+        settings: variables that override `environ` in every rank.
         environ: the environment to start from (default: this process's).
 
     Raises:
-        UsageError: the launcher cannot do what is asked for.
+        UsageError: the launcher cannot start such a job.
     """
     settings = tuple(settings)
     base = dict(os.environ if environ is None else environ)
@@ -65,7 +65,7 @@ def rank_command(
 
 
 def _hosts_by_name(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """For mpirun_rsh, which takes every host, and needs no ssh only for this one's name."""
+    """Return this machine for mpirun_rsh, which needs no ssh only for this machine's name."""
     if not hosts and slurm.allocated(environ):
         return allocated_hosts(environ)
     here = socket.gethostname()
@@ -74,9 +74,9 @@ def _hosts_by_name(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple
 
 
 def module(name: str) -> tuple[str, ...]:
-    """The command that runs a module of ours, whatever lies in the working folder.
+    """Return the command that runs a module of the project, in any working folder.
 
-    `python -m` would take a select.py there for Python's own.
+    `python -m` would import a select.py there in place of Python's own.
     """
     return (sys.executable, str(Path(__file__).with_name("run_module.py")), name)
 
@@ -84,14 +84,15 @@ def module(name: str) -> tuple[str, ...]:
 def meeting_place(
     hosts: Sequence[Host], environ: Mapping[str, str], job: Sequence[str]
 ) -> tuple[str, str]:
-    """The host of rank 0, and a port of it for torch.distributed (MASTER_ADDR, MASTER_PORT).
+    """Return the host of rank 0, and a port for torch.distributed (MASTER_ADDR, MASTER_PORT).
 
-    The same for the same job, as long as the port is free here: --dry-run shows what run does.
+    They are the same for the same job, as long as the port is free here, so --dry-run shows what
+    run does.
 
     Args:
-        hosts: where the job runs; empty: on this machine, or on the Slurm allocation.
-        environ: may hold the allocation.
-        job: what distinguishes it from others.
+        hosts: hosts of the job; empty: this machine, or the Slurm allocation.
+        environ: may contain the allocation.
+        job: text that distinguishes it from other jobs.
     """
     # A machine need not know its own name.
     host = _LOOPBACK
@@ -117,13 +118,13 @@ def _is_free(port: int) -> bool:
 
 
 def machine_slots(environ: Mapping[str, str]) -> int:
-    """Ranks that fit without sharing cores: in the allocation, else on this machine."""
+    """Return the ranks that fit without sharing cores: in the allocation, else on this machine."""
     allocated = slurm.slots(environ) if slurm.allocated(environ) else None
     return sum(allocated) if allocated else cores()
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts of the Slurm allocation, as scontrol names them.
+    """Return the hosts of the Slurm allocation, by scontrol.
 
     Raises:
         HvdExtError: scontrol does not list the hosts.
@@ -140,7 +141,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 
 def check_hosts(hosts: Iterable[Host], environ: Mapping[str, str]) -> None:
-    """Raise a UsageError for a host whose name leads nowhere."""
+    """Raise a UsageError for a host whose name cannot be resolved."""
     agents = {library.agent_variable for library in LIBRARIES.values()}
     if agents & environ.keys() or slurm.allocated(environ):
         return
@@ -153,12 +154,12 @@ def check_hosts(hosts: Iterable[Host], environ: Mapping[str, str]) -> None:
 
 
 def cores() -> int:
-    """Cores this process may use: what Open MPI counts as the slots of a machine."""
+    """Return the cores that this process may use, which Open MPI counts as a machine's slots."""
     return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 
 def gpus(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs of this machine, as the driver lists them."""
+    """Return the NVIDIA GPUs of this machine, as the driver lists them."""
     listed = len(list(proc.iterdir())) if proc.is_dir() else 0
     return listed or len([path for path in dev.glob("nvidia*") if path.name[6:].isdecimal()])
 
@@ -172,12 +173,12 @@ def _resolves(name: str) -> bool:
 
 
 def _ssh_name(name: str) -> str:
-    """The name that ssh's configuration stands in for this one."""
+    """Return the name that ssh's configuration replaces this one by."""
     lines = output_of(["ssh", "-G", name], missing="").splitlines()
     return next((line.split()[1] for line in lines if line.startswith("hostname ")), name)
 
 
 def _siblings(cpu: int) -> str:
-    """The hardware threads of one CPU's core; the CPU itself if the kernel does not say."""
+    """Return the hardware threads of a CPU's core; only the CPU if they are unknown."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     return path.read_text() if path.exists() else str(cpu)

@@ -6,7 +6,7 @@ Python 3.11 has -P for this, 3.10 nothing.
 import sys
 
 if __name__ == "__main__":
-    # This file's folder stands where with -m the working folder would.
+    # This file's folder is in the place of the working folder, which -m would put there.
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
     del sys.argv[0]

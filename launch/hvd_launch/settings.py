@@ -1,4 +1,4 @@
-"""A variable and the reason for it; the three presets; their form for a shell. Pure."""
+"""Variables with reasons, the three presets, and their forms for shells. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def wants_registration_cache(preset: str) -> bool:
 
 
 def render(settings: Iterable[Setting], form: str, title: str) -> str:
-    """Settings as one of FORMATS: lines for sh, JSON, or the head of a Slurm script."""
+    """Format settings as one of FORMATS: lines for sh, JSON, or the head of a Slurm script."""
     settings = tuple(settings)
     if form == "json":
         return json.dumps({"title": title, "settings": [asdict(s) for s in settings]}, indent=2)

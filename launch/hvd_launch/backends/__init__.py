@@ -1,1 +1,1 @@
-"""The MPI libraries: a module each, how they are found, and the commands that start ranks."""
+"""The MPI libraries, a module for each; their detection, and the commands that start ranks."""

@@ -1,4 +1,4 @@
-"""Base class of MPI libraries: all that hvd-launch has to know of one.
+"""Base class of MPI libraries: all facts that hvd-launch needs about one.
 
 Everything here builds argument vectors: nothing ever passes through a shell.
 """
@@ -21,37 +21,38 @@ from hvd_launch.settings import Setting
 # Launchers, and their programs.
 PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
 LAUNCHERS = tuple(PROGRAMS)
-# The reason to have a library yield.
+# The reason for making a library yield.
 YIELDS = "a thread that waits in MPI, such as Horovod's, leaves its core to one that computes"
 
 
 class MpiLibrary(abc.ABC):
-    """An MPI library: how it is recognized, started and set. Pure.
+    """An MPI library: its detection, launch and settings. Pure.
 
     Attributes:
-        name: as --backend takes it.
-        assumed_version: where the library is named and not found on this machine.
-        launchers: what starts its ranks, of LAUNCHERS, the usual one first.
-        tested: this project's tests have run it.
+        name: its value of --backend.
+        assumed_version: version to assume if the library is named but not found on this machine.
+        launchers: those of LAUNCHERS that start its ranks, the usual one first.
+        tested: whether this project's tests have run it.
         family: libraries that set the same rank variables share it.
         rank_variables: those that its launcher sets: rank, local rank; None: no own ones.
-        local_size_variable: where it sets the number of this host's ranks; "": nowhere.
-        srun_plugins: what its ranks can talk to (Slurm's MPI guide), the best first.
-        exported: matches the names of its variables that ranks on other hosts need and its
-            launcher does not pass on unasked.
-        mpirun_is_shared: other libraries' mpirun says the same of its version.
+        local_size_variable: the one with the number of this host's ranks; "" if there is none.
+        srun_plugins: plugins that its ranks can use (Slurm's MPI guide), the best first.
+        exported: matches the names of its variables that ranks on other hosts need and its launcher
+            does not pass on by itself.
+        mpirun_is_shared: whether other libraries' mpirun prints the same version.
         version_command: a program next to mpirun that reports the library, and its arguments.
         info_command: a program next to mpirun that lists the library's components.
-        agent_variable: who sets it has a way to other hosts that is not ssh's.
-        abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
+        agent_variable: variable that names a program in place of ssh to reach other hosts.
+        abort_patterns: match its message when a rank aborts: groups `rank`, and `code` or nothing.
         asks_to_end: a launcher, and a signal that it forwards to the ranks of all hosts, whose
             `exec --report` then sends SIGTERM to the program.
-        mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
-        yields: setting with which a waiting thread leaves its core; None: it always does.
-        registration_cache_off: what turns the registration cache off, as NAME=VALUE.
-        uuids_misread: what it takes a GPU for that is listed by its UUID; "": it can read them.
-        rotation_note: what to know where a rank's GPUs are rotated.
-        horovodrun_note: why horovodrun does not start it as it is; "": it does.
+        mixes_packets: whether its daemon mixes the output of several ranks, but leaves packets
+            whole.
+        yields: setting that makes a waiting thread yield its core; None if it always does.
+        registration_cache_off: setting that turns the registration cache off, as NAME=VALUE.
+        uuids_misread: its misreading of a GPU that is listed by its UUID; "" if it can read UUIDs.
+        rotation_note: a note for ranks whose GPUs are rotated.
+        horovodrun_note: why horovodrun does not start it unchanged; "" if it does.
         rules_file: the name of the file that holds `native_rules`; "": none is needed.
     """
 
@@ -80,20 +81,20 @@ class MpiLibrary(abc.ABC):
 
     @property
     def title(self) -> str:
-        """The library as a person calls it."""
+        """Return the library's name for texts."""
         return mpi_libraries.LIBRARIES[self.name].title
 
     def recognise_mpirun(self, text: str) -> Version | None:
-        """The version, if this is what the library's `mpirun --version` prints."""
+        """Return the version, if the library's `mpirun --version` printed this."""
         del text
         return None
 
     def recognise(self, text: str) -> Version | None:
-        """The version, if MPI_Get_library_version or `version_command` said this."""
+        """Return the version, if this is from its MPI_Get_library_version or `version_command`."""
         return mpi_libraries.LIBRARIES[self.name].version_in(text)
 
     def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
-        """Program to start in place of the `mpirun` that was found."""
+        """Return the program to start in place of the `mpirun` that was found."""
         del environ
         return mpirun
 
@@ -105,27 +106,27 @@ class MpiLibrary(abc.ABC):
 
     @abc.abstractmethod
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
-        """Arguments of the library's own launcher (srun's are in slurm).
+        """Return arguments of the library's own launcher (srun's are in slurm).
 
         Args:
-            launcher: one of `launchers`, srun aside.
-            job: what is to be started.
-            environ: the environment that the ranks are to have.
+            launcher: one of `launchers`, except srun.
+            job: the job to start.
+            environ: the environment of the ranks.
 
         Raises:
-            UsageError: the launcher cannot do what the job asks for.
+            UsageError: the launcher cannot start such a job.
         """
 
     def settings(self) -> tuple[Setting, ...]:
-        """Settings of a training job on any machine."""
+        """Return the settings of a training job on any machine."""
         return (self.yields,) if self.yields else ()
 
     @abc.abstractmethod
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-        """A preset for jobs on GPUs; some settings depend on the job's environment."""
+        """Return a preset for jobs on GPUs; some settings depend on the job's environment."""
 
     def ucx_settings(self) -> tuple[Setting, ...]:
-        """Sends through UCX.
+        """Return the settings that send through UCX.
 
         Raises:
             UsageError: the library cannot.
@@ -133,44 +134,44 @@ class MpiLibrary(abc.ABC):
         raise UsageError(f"{self.title} does not support UCX: leave out --ucx")
 
     def visibility(self, devices: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
-        """Which of rank.visibility.STRATEGIES suits it for these GPUs, and why."""
+        """Return which of rank.visibility.STRATEGIES suits these GPUs, and why."""
         del devices, environ
         return "all", "true ordinals are right for every MPI library"
 
     def components(self, listed: str) -> tuple[str, ...]:
-        """Its components, such as "pml ucx", from what `info_command` printed."""
+        """Return its components, such as "pml ucx", from the output of `info_command`."""
         del listed
         return ()
 
     def gpu_allreduce_note(self, components: Sequence[str]) -> str:
-        """Component that slows an allreduce of GPU buffers down; "" without one."""
+        """Return a component that slows an allreduce of GPU buffers down, or ""."""
         del components
         return ""
 
     @abc.abstractmethod
     def candidates(self, nodes: int) -> Candidates:
-        """Its allreduce algorithms on so many nodes, and the variables that force them."""
+        """Return its allreduce algorithms on so many nodes, and the variables that force them."""
 
     def native_rules(self, request: RuleRequest) -> NativeRules | None:
-        """Rules by message size in the library's own form; None where it has none.
+        """Return rules by message size in the library's own form; None if it has none.
 
-        They hold for one number of ranks, unless the library's `candidates` have no base: a
-        communicator of another size is served as before.
+        They are valid for one number of ranks: communicators of other sizes are served as before,
+        unless the library's `candidates` have no base.
         """
         del request
         return None
 
     def built_in_selection(self, library: Path) -> str:
-        """The built-in choices, read from the library's file; "" where none are needed."""
+        """Return the built-in choices, read from the library's file; "" if none are needed."""
         del library
         return ""
 
     def control_variable(self, setting: Setting) -> str:
-        """The name under which MPI_T knows a variable."""
+        """Return the name of a variable in MPI_T."""
         return setting.name
 
     def took(self, setting: Setting, actual: int | str | None) -> bool:
-        """Whether MPI_T shows a setting in force; one that it does not show counts as in force."""
+        """Whether MPI_T shows a setting as active; one that it does not show counts as active."""
         if actual is None:
             return True
         if isinstance(actual, int) and setting.value.isdecimal():

@@ -1,4 +1,4 @@
-"""Which MPI library this machine has. Looks, and starts no job."""
+"""Detection of this machine's MPI library, without starting a job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LIBRARY = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI
 
 
 def find_backend(name: str | None = None, launcher: str | None = None) -> Backend:
-    """The MPI library of this machine, or the one named, and what starts its ranks.
+    """Find this machine's MPI library, or the named one, and its launcher.
 
-    A named library need not be here: its command can be built, not run.
+    A named library may be absent: its command can then be built, but not run.
 
     Raises:
         UsageError: the library has no such launcher.
-        HvdExtError: no library was named, and none that is known is here.
+        HvdExtError: no library was named, and no known one was found.
     """
     found: tuple[MpiLibrary, Version, str | None]
     named = None if name is None else LIBRARIES[name]
@@ -38,7 +38,7 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
     except HvdExtError:
         if named is None:
             raise
-        # An mpirun that does not say whose it is: the user does.
+        # The user names the library of an mpirun that does not report it.
         found = _installed_too(named) or (named, named.assumed_version, _find("mpirun"))
     if named is not None and found[0] is not named:
         found = _installed_too(named) or (named, named.assumed_version, None)
@@ -76,7 +76,7 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
         library = next(lib for lib in LIBRARIES.values() if "mpirun_rsh" in lib.launchers)
         return (*(_told_beside(Path(rsh)) or (library, library.assumed_version)), rsh)
     if slurm.allocated(os.environ):
-        # srun needs no mpirun; the ranks' own library identifies them.
+        # srun needs no mpirun; the ranks' own library is the one.
         found = recognise(output_of([sys.executable, "-c", _LIBRARY], missing=""))
         if found:
             return (*found, None)
@@ -86,7 +86,7 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
 
 
 def _installed_too(library: MpiLibrary) -> tuple[MpiLibrary, Version, str] | None:
-    """A library whose mpirun is not the first on PATH; Debian calls it mpirun.mpich."""
+    """Find a library whose mpirun is not the first on PATH, such as Debian's mpirun.mpich."""
     names = ("mpirun", *(f"{name}.{library.family}" for name in ("mpirun", "mpiexec")))
     folders = (*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent))
     programs = (shutil.which(name, path=folder) for folder in folders for name in names)
@@ -105,7 +105,7 @@ def _library_of(mpirun: str) -> tuple[MpiLibrary, Version]:
 
 
 def _without_suffix(program: str) -> str:
-    """Its name as PROGRAMS has it: "mpirun" for mpirun.mpich and mpiexec.mpich."""
+    """Return its name in PROGRAMS: "mpirun" for mpirun.mpich and mpiexec.mpich."""
     name = Path(program).name.partition(".")[0]
     return "mpirun" if name == "mpiexec" else name
 
@@ -123,17 +123,17 @@ def _told_beside(mpirun: Path) -> tuple[MpiLibrary, Version] | None:
 
 
 def _find(program: str) -> str | None:
-    """A program on PATH, or else in this Python's environment."""
+    """Find a program on PATH, or else in this Python's environment."""
     beside = str(Path(sys.executable).parent)
     return shutil.which(program) or shutil.which(program, path=beside)
 
 
 def _srun_plugin(library: MpiLibrary, checked: bool) -> str | None:
-    """The best plugin of srun that starts a library; srun lists some that it cannot load.
+    """Return the best plugin of srun that starts a library; srun lists some that it cannot load.
 
     Args:
-        library: whose ranks are started.
-        checked: srun is asked; otherwise the job is for another machine.
+        library: library of the ranks.
+        checked: whether to ask srun; otherwise the job is for another machine.
     """
     if not checked:
         return slurm.plugins(library, "pmix pmi2")[0]
@@ -146,11 +146,11 @@ def _srun_plugin(library: MpiLibrary, checked: bool) -> str | None:
 
 
 def output_of(command: list[str], missing: str | None = None, streams: int | None = None) -> str:
-    """Output of a command.
+    """Return the output of a command.
 
     Args:
         command: its words.
-        missing: what to return where it cannot be run; None: an HvdExtError is raised.
+        missing: result if it cannot be run; None: raise an HvdExtError.
         streams: subprocess.STDOUT to read its standard error too.
     """
     try:

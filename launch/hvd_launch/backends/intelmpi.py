@@ -70,9 +70,9 @@ class IntelMpi(MpiLibrary):
         return tuple(int(part) for part in match.groups() if part) if match else None
 
     def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
-        """Its mpirun is a shell script, which passes no signal on and leaves its ranks behind.
+        """Use mpiexec: mpirun is a script that passes no signals on and leaves ranks behind.
 
-        It is needed where it reads a scheduler's variables or its site's settings.
+        mpirun is needed only if it must read a scheduler's variables or the site's settings.
         """
         beside = Path(mpirun).with_name("mpiexec.hydra")
         sourced = "I_MPI_ROOT" not in environ and any(
@@ -83,11 +83,11 @@ class IntelMpi(MpiLibrary):
         return str(beside) if beside.exists() and not needed else mpirun
 
     def started_here(self, environ: Mapping[str, str]) -> bool:
-        # MPICH's ranks have the same variables; I_MPI_ROOT is a matter of the installation.
+        # MPICH's ranks have the same variables; I_MPI_ROOT depends only on the installation.
         return "I_MPI_HYDRA_UUID" in environ and super().started_here(environ)
 
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
-        """Its reference lets -hosts name hosts without their slots."""
+        """Return its arguments; its -hosts takes hosts without their slots."""
         del launcher, environ
         where: list[str] = []
         if job.hosts:
@@ -159,7 +159,7 @@ class IntelMpi(MpiLibrary):
             for name, number in _ALGORITHMS.items()
             if nodes > 1 or not name.startswith("topology")
         )
-        # Its rules cannot leave a size to the library.
+        # Its rules must name an algorithm for every size.
         return Candidates((Candidate(DEFAULT, ()), *forced), base=None)
 
     def native_rules(self, request: RuleRequest) -> NativeRules:

@@ -1,4 +1,4 @@
-"""The MPI libraries that hvd-launch knows, and the commands that start their ranks. Pure."""
+"""The MPI libraries that hvd-launch supports, and the commands that start their ranks. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_launch.job import EXPORTED, KEPT_BACK, Job
 
 
 def _library(facts: MpiFacts) -> MpiLibrary:
-    """The library of its file's class of that name."""
+    """Make the library of the class in its file."""
     module = importlib.import_module(f"hvd_launch.backends.{facts.backend}")
     classes = (one for one in vars(module).values() if isinstance(one, type))
     return next(
@@ -27,7 +27,7 @@ def _library(facts: MpiFacts) -> MpiLibrary:
     )
 
 
-# In the facts' order: of two that recognize the same words, the right one comes first.
+# In the order of the facts: if two match the same words, the right one comes first.
 LIBRARIES = {name: _library(facts) for name, facts in mpi_libraries.LIBRARIES.items()}
 TITLES = tuple(dict.fromkeys(library.title for library in LIBRARIES.values()))
 _EXPORTED = re.compile(
@@ -37,14 +37,14 @@ _EXPORTED = re.compile(
 
 @dataclass(frozen=True)
 class Backend:
-    """An MPI library and what starts its ranks.
+    """An MPI library and its launcher.
 
     Attributes:
         name: a key of LIBRARIES.
         version: such as (4, 1, 8).
         launcher: one of LAUNCHERS.
-        program: the launcher's path, or its name alone where it was not found.
-        plugin: what `srun --mpi=` uses; for srun only.
+        program: the launcher's path, or only its name if it was not found.
+        plugin: the value of `srun --mpi=`; only for srun.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Backend:
 
     @property
     def title(self) -> str:
-        """Library, version and launcher in words."""
+        """Describe library, version and launcher."""
         version = ".".join(map(str, self.version))
         return f"{self.library.title} {version}, started by {self.program}"
 
@@ -72,8 +72,9 @@ class Launch:
         argv: the launcher and its arguments.
         environ: the launcher's whole environment.
         size: number of ranks.
-        asks_to_end: MpiLibrary's for this launcher. srun has none: it forwards SIGTERM itself.
-        dies_of: a signal for the ranks that it does not forward, but ends of.
+        asks_to_end: MpiLibrary's value for this launcher. srun has none, because it forwards
+            SIGTERM itself.
+        dies_of: a signal for the ranks that ends the launcher, because it does not forward it.
     """
 
     argv: tuple[str, ...]
@@ -84,7 +85,7 @@ class Launch:
 
 
 def untested_note(library: MpiLibrary) -> str:
-    """Note on a library that this project's tests have never run; "" for the others."""
+    """Return a note on a library that this project's tests have never run, or ""."""
     if library.tested:
         return ""
     return (
@@ -93,12 +94,12 @@ def untested_note(library: MpiLibrary) -> str:
 
 
 def recognise_mpirun(text: str) -> tuple[MpiLibrary, Version]:
-    """The library whose `mpirun --version` printed this, and its version.
+    """Return the library whose `mpirun --version` printed this, and its version.
 
-    Hydra does not say whose it is: its own version comes back, as MPICH's.
+    Hydra does not report its library: the result is Hydra's version, as MPICH's.
 
     Raises:
-        HvdExtError: hvd-launch does not know it.
+        HvdExtError: hvd-launch does not support it.
     """
     for library in LIBRARIES.values():
         if version := library.recognise_mpirun(text):
@@ -111,7 +112,7 @@ def recognise_mpirun(text: str) -> tuple[MpiLibrary, Version]:
 
 
 def recognise(text: str) -> tuple[MpiLibrary, Version] | None:
-    """Library and version from MPI_Get_library_version, `mpiname -a` or `mpichversion`."""
+    """Return library and version from MPI_Get_library_version, `mpiname -a` or `mpichversion`."""
     for library in LIBRARIES.values():
         if version := library.recognise(text):
             return library, version
@@ -119,34 +120,34 @@ def recognise(text: str) -> tuple[MpiLibrary, Version] | None:
 
 
 def version_line(text: str) -> str:
-    """Library and version in one line, from what MPI_Get_library_version says."""
+    """Return library and version in one line, from the text of MPI_Get_library_version."""
     first = re.split(r"[,\n\0]", text.strip())[0]
     return " ".join(first.replace(":", " ").split())
 
 
 def find(name: str) -> MpiLibrary | None:
-    """The library of this name, or else the first of this family."""
+    """Return the library of this name, or else the first one of this family."""
     families = (library for library in LIBRARIES.values() if library.family == name)
     return LIBRARIES.get(name) or next(families, None)
 
 
 def exported_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the variables that ranks on other hosts need, sorted."""
+    """Return the sorted names of the variables that ranks on other hosts need."""
     return tuple(
         sorted(n for n in environ if _EXPORTED.fullmatch(n) and not KEPT_BACK.fullmatch(n))
     )
 
 
 def build_launch(backend: Backend, job: Job, environ: Mapping[str, str]) -> Launch:
-    """The command that starts a job.
+    """Return the command that starts a job.
 
     Args:
-        backend: the library, and what starts its ranks.
-        job: what is to be started; its `exported` are names in `environ`.
-        environ: the environment that the ranks are to have.
+        backend: the library and its launcher.
+        job: the job to start; its `exported` are names in `environ`.
+        environ: the environment of the ranks.
 
     Raises:
-        UsageError: the launcher cannot do what the job asks for.
+        UsageError: the launcher cannot start such a job.
     """
     if ":" in job.command:
         raise UsageError("a separate argument ':' ends a program to every mpirun: leave it out")

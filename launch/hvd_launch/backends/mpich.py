@@ -52,7 +52,7 @@ LOCAL_SIZE_VARIABLE = "MPI_LOCALNRANKS"
 
 
 def hydra_arguments(job: Job) -> list[str]:
-    """Arguments of Hydra; it knows no slots to exceed, and passes every variable on."""
+    """Return arguments of Hydra, which has no limit of slots and passes every variable on."""
     hosts = ",".join(f"{host.name}:{host.slots}" for host in job.hosts)
     where = ["-hosts", hosts] if hosts else []
     return ["-np", str(job.size), *where, "-bind-to", "none", "-genvall", *job.command]
@@ -86,7 +86,7 @@ class Mpich(MpiLibrary):
     source = "MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c"
 
     def recognise_mpirun(self, text: str) -> Version | None:
-        """Hydra's version; it does not say whose it is."""
+        """Return Hydra's version; it does not report its library."""
         first, _, rest = text.strip().partition("\n")
         match = re.search(r"^\s*Version:\s+(\d+)\.(\d+)(?:\.(\d+))?", rest, re.MULTILINE)
         if first.strip() != "HYDRA build details:" or match is None:
@@ -140,7 +140,7 @@ class Mpich(MpiLibrary):
         return "rotate", "MPICH uses IPC only with GPUs in its own list, and numbers them globally"
 
     def candidates(self, nodes: int) -> Candidates:
-        """The device's own compositions come first; an algorithm is taken only without them."""
+        """Force an algorithm, without the device's own compositions, which would come first."""
         ruled = (
             Setting(
                 "MPIR_CVAR_DEVICE_COLLECTIVES",
@@ -172,7 +172,7 @@ class Mpich(MpiLibrary):
         if request.selection is None:
             return None
         settings = (
-            # An algorithm that is forced would have the file ignored.
+            # MPICH would ignore the file if an algorithm were forced.
             Setting(
                 "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM",
                 "auto",
@@ -192,10 +192,10 @@ class Mpich(MpiLibrary):
         return NativeRules(settings, self.rules_file, text)
 
     def built_in_selection(self, library: Path) -> str:
-        """MPICH's own tree of conditions and algorithms, which it has as text in its library.
+        """Return MPICH's own tree of conditions and algorithms, which its library contains as text.
 
-        A file that is to choose for allreduce replaces the whole tree, so that it has to hold
-        the rest of it, too, as this version of the library has it.
+        A file with choices for allreduce replaces the whole tree, so it must also contain the rest
+        of this version's tree.
         """
         data = library.read_bytes()
         start = 0
@@ -211,17 +211,17 @@ class Mpich(MpiLibrary):
         return ""
 
     def took(self, setting: Setting, actual: int | str | None) -> bool:
-        """MPI_T shows numbers only: for a text it gives the default, and for a name the number."""
+        """Whether MPI_T shows it: MPI_T shows a text's default, and a name's number."""
         if isinstance(actual, int) and not setting.value.isdecimal():
             return (actual == 0) == (setting.value == "auto")
         return isinstance(actual, str) or super().took(setting, actual)
 
 
 def selection_text(rules: Rules, size: int, selection: Mapping[str, Any]) -> str:
-    """MPICH's whole selection, with the rules for allreduce put in.
+    """Return MPICH's whole selection, with the rules for allreduce.
 
-    Its own choice stays for other sizes of communicators, for operations that a program
-    made (they need not be commutative), and for fewer elements than ranks.
+    MPICH's own choice stays for other sizes of communicators, for operations that a program defines
+    (they need not be commutative), and for fewer elements than ranks.
     """
     own = selection["collective=allreduce"]
     within = own["comm_type=intra"]

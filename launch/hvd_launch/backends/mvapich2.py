@@ -15,7 +15,7 @@ from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
 
 _TUNING = "MVAPICH2 2.3.7, allreduce_tuning.h and allreduce_tuning.c"
-# mpirun_rsh hands words to a remote shell: what that would read otherwise stays out.
+# mpirun_rsh passes words to a remote shell: words that a shell would change are refused.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 # (inter, intra, two levels) by name.
 _ALGORITHMS = {
@@ -88,7 +88,7 @@ class Mvapich2(MpiLibrary):
         )
 
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-        """With LD_PRELOAD in the environment MV2_SUPPORT_DL is left out."""
+        """Return the settings; MV2_SUPPORT_DL only without LD_PRELOAD in the environment."""
         ipc, cache = wants_ipc(preset), wants_registration_cache(preset)
         settings = [
             Setting(
@@ -145,10 +145,10 @@ class Mvapich2(MpiLibrary):
         return "all", "MVAPICH2 compares device ordinals, which must differ"
 
     def candidates(self, nodes: int) -> Candidates:
-        """One algorithm for all sizes.
+        """Return candidates with one algorithm for all sizes.
 
-        MVAPICH2 does read a list of sizes, but then leaves the choice of two levels to chance
-        (MV2_internode_Allreduce_is_define), so that no rules are made for it.
+        MVAPICH2 does read a list of sizes, but then its choice of two levels is undefined
+        (MV2_internode_Allreduce_is_define), so there are no rules for it.
         """
         candidates = [Candidate(DEFAULT, ())]
         for name, (inter, intra) in _ALGORITHMS.items():
@@ -187,13 +187,13 @@ class Mvapich2Gdr(Mvapich2):
 
 
 def _rsh_arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
-    """Arguments of mpirun_rsh: the job's hosts one by one, variables as NAME=VALUE.
+    """Return arguments of mpirun_rsh: the job's hosts one by one, variables as NAME=VALUE.
 
     Raises:
-        UsageError: a word would not pass its remote shell as it is.
+        UsageError: its remote shell would change a word.
     """
     places = [host.name for host in job.hosts for _ in range(host.slots)]
-    # With more ranks than slots the list starts over.
+    # With more ranks than slots, the list of hosts starts over.
     hosts = [places[rank % len(places)] for rank in range(job.size)]
     variables = [f"{name}={environ[name]}" for name in job.exported]
     for word in (*variables, *job.command):

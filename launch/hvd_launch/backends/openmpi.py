@@ -1,7 +1,7 @@
 """Open MPI 4 (ORTE) and 5 (PRRTE).
 
-MCA parameters are given as OMPI_MCA_ variables: both versions, and horovodrun, hand those
-to every rank by themselves.
+MCA parameters are set as OMPI_MCA_ variables, which both versions and horovodrun pass to every
+rank.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class _OpenMpi(MpiLibrary):
         "ompi_info --param mpi all --level 9",
     )
 
-    # hvd_ext sends pieces of up to 512 KiB between nodes, its receives posted before. The limit
-    # includes Open MPI's header: at 512 KiB, a piece of just that was announced.
+    # hvd_ext sends pieces of up to 512 KiB between nodes, with its receives posted before. The
+    # limit includes Open MPI's header: with a limit of 512 KiB, a piece of that length would be
+    # announced.
     eager = Setting(
         "OMPI_MCA_btl_tcp_eager_limit",
         str(516 * KIB),
@@ -96,14 +97,14 @@ class _OpenMpi(MpiLibrary):
             words += ["--host", ",".join(f"{host.name}:{host.slots}" for host in job.hosts)]
         if job.oversubscribed:
             words += ["--oversubscribe"]
-        # A rank of a training framework has threads, which a binding to one core would stack.
+        # A rank of a training framework has several threads, which a binding would put on one core.
         words += ["--bind-to", "none", "--map-by", "slot"]
         for name in job.exported:
             words += ["-x", name]
         return [*words, *job.command]
 
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-        """For the smcuda transport, and for UCX where it is used."""
+        """Return settings for the smcuda transport, and for UCX if it is used."""
         del environ
         ipc, cache = wants_ipc(preset), wants_registration_cache(preset)
         settings = [
@@ -149,7 +150,7 @@ class _OpenMpi(MpiLibrary):
         return tuple(settings)
 
     def ucx_settings(self) -> tuple[Setting, ...]:
-        # Whatever network it finds.
+        # On any network.
         source = "ompi_info --param pml all --level 9"
         any_network = (
             "Open MPI asks for UCX only where it names an InfiniBand network or a GPU link"
@@ -188,7 +189,7 @@ class _OpenMpi(MpiLibrary):
         columns = 5 if request.version >= _FIVE_COLUMNS else 4
         text = rules_text(request.rules, request.size, columns)
         settings = (
-            # An algorithm that is forced would have the file ignored.
+            # Open MPI would ignore the file if an algorithm were forced.
             Setting(
                 "OMPI_MCA_coll_tuned_allreduce_algorithm",
                 "0",
@@ -214,8 +215,8 @@ class OpenMpi4(_OpenMpi):
     name = "openmpi4"
     assumed_version = (4, 1)
     agent_variable = "OMPI_MCA_plm_rsh_agent"
-    # It reads both streams in pieces (stdout is a terminal), and at least a packet of 4096
-    # bytes at once: ORTE_IOF_BASE_MSG_MAX.
+    # It reads both streams in pieces (stdout is a terminal), but a packet of up to 4096 bytes as a
+    # whole: ORTE_IOF_BASE_MSG_MAX.
     mixes_packets = True
     horovodrun_note = ""
 
@@ -223,7 +224,7 @@ class OpenMpi4(_OpenMpi):
         return version[0] < 5
 
     def candidates(self, nodes: int) -> Candidates:
-        """coll/tuned decides; coll/han (two levels) stands back, with a priority of 0."""
+        """Let coll/tuned decide: coll/han (two levels) gets a priority of 0."""
         ruled = (_dynamic_rules(),)
         two_levels = Setting(
             "OMPI_MCA_coll_han_priority",
@@ -253,7 +254,7 @@ class OpenMpi5(_OpenMpi):
         return version[0] >= 5
 
     def candidates(self, nodes: int) -> Candidates:
-        """On several nodes coll/han (35) outranks coll/tuned (30), whose rules are then unused."""
+        """Let coll/tuned decide on several nodes, where coll/han (35) outranks its rules (30)."""
         if nodes == 1:
             ruled: tuple[Setting, ...] = (_dynamic_rules(),)
             return Candidates((Candidate(DEFAULT, ()), *_forced(ruled)), DEFAULT, ruled)
@@ -266,10 +267,10 @@ class OpenMpi5(_OpenMpi):
 
 
 def rules_text(rules: Rules, size: int, columns: int) -> str:
-    """coll/tuned's file of rules; `columns` a rule: 4, or 5 in its version 2.
+    """Return coll/tuned's file of rules, with `columns` for a rule: 4, or 5 in its version 2.
 
-    Algorithm 0 is coll/tuned's own decision. A communicator takes the rules of the nearest
-    lower size, so that those of size + 1 take `size`'s away from larger ones.
+    Algorithm 0 is coll/tuned's own decision. A communicator uses the rules of the nearest lower
+    size, so the entry for size + 1 keeps larger ones from using those of `size`.
     """
     tail = " 0" if columns == 5 else ""
     lines = ["rule-file-version-2"] if columns == 5 else []

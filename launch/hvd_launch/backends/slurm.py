@@ -18,21 +18,21 @@ ABORT_PATTERN = re.compile(
 
 
 def plugins(library: MpiLibrary, mpi_list: str) -> list[str]:
-    """The plugins that `srun --mpi=` could use for a library, the best first.
+    """Return the plugins that `srun --mpi=` could use for a library, the best first.
 
     Args:
-        library: whose ranks are started.
-        mpi_list: what `srun --mpi=list` printed.
+        library: library of the ranks.
+        mpi_list: output of `srun --mpi=list`.
     """
     offered = re.findall(r"[a-z0-9_]+", mpi_list)
     return [name for name in library.srun_plugins if name in offered]
 
 
 def arguments(job: Job, mpi_plugin: str) -> list[str]:
-    """Arguments of srun.
+    """Return arguments of srun.
 
     Raises:
-        UsageError: hosts that take different numbers of ranks.
+        UsageError: hosts take different numbers of ranks.
     """
     arguments = [f"--mpi={mpi_plugin}", f"--ntasks={job.size}"]
     if job.hosts:
@@ -41,8 +41,8 @@ def arguments(job: Job, mpi_plugin: str) -> list[str]:
         arguments += ["--nodelist=" + ",".join(host.name for host in job.hosts)]
     if job.oversubscribed:
         arguments += ["--overcommit"]
-    # The step may use what the batch script holds, a rank's threads go where there is room,
-    # and neither a failed rank nor Ctrl-C leaves the others waiting.
+    # The step may use the batch script's resources, a rank's threads may use any free core, and
+    # neither a failed rank nor Ctrl-C leaves the other ranks waiting.
     arguments += ["--overlap", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quit-on-interrupt"]
     return [*arguments, "--export=ALL", *job.command]
 
@@ -53,13 +53,13 @@ def allocated(environ: Mapping[str, str]) -> bool:
 
 
 def tasks(environ: Mapping[str, str]) -> int | None:
-    """The number of tasks that the allocation was asked for, if it was."""
+    """Return the number of requested tasks of the allocation, if there is one."""
     text = environ.get("SLURM_NTASKS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def slots(environ: Mapping[str, str]) -> tuple[int, ...] | None:
-    """How many ranks each node of the allocation takes; None if the allocation does not say."""
+    """Return how many ranks each node of the allocation takes; None if unknown."""
     for name in ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"):
         counts = expand_counts(environ.get(name, ""))
         if counts:
@@ -68,20 +68,20 @@ def slots(environ: Mapping[str, str]) -> tuple[int, ...] | None:
 
 
 def step_slots(environ: Mapping[str, str]) -> int | None:
-    """How many tasks of its step run on a task's node; None if srun does not say."""
+    """Return how many tasks of its step run on a task's node; None if unknown."""
     counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = environ.get("SLURM_NODEID", "")
     return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
 
 
 def first_host(environ: Mapping[str, str]) -> str | None:
-    """The first host of the allocation: of "node[03-05,8],big1" it is node03."""
+    """Return the first host of the allocation: node03 for "node[03-05,8],big1"."""
     match = re.match(r"([A-Za-z0-9._-]+)(?:\[(\d+))?", environ.get("SLURM_JOB_NODELIST", ""))
     return match.group(1) + (match.group(2) or "") if match else None
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
-    """Read Slurm's "4(x2),1" as (4, 4, 1); empty if it is nothing of the kind."""
+    """Read Slurm's "4(x2),1" as (4, 4, 1); empty if the text has another form."""
     counts: list[int] = []
     for entry in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", entry)

@@ -9,20 +9,20 @@ from typing import Any
 
 from hvd_launch.settings import Setting
 
-# The library left as it is.
+# The name of the library's default.
 DEFAULT = "default"
-# From which message_bytes on which rule, ascending from 0; None: no rule, the library's choice.
+# Pairs of least message_bytes and rule, ascending from 0; None: no rule, the library's choice.
 Rules = Sequence[tuple[int, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to have every allreduce done.
+    """An algorithm for every allreduce.
 
     Attributes:
-        name: as reports show it.
+        name: its name in reports.
         settings: the variables that force it.
-        rule: what a file of rules calls it; None: no rule can.
+        rule: its name in a file of rules; None if no rule can name it.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Candidates:
     """Candidates to measure for an MPI library.
 
     Attributes:
-        all: the library as it is comes first.
-        base: the candidate that a message takes for which rules name no algorithm; None: they
-            have to name one for every message, whatever the size of its communicator.
-        ruled: variables that an algorithm for each message size needs in addition to its rules.
+        all: all candidates; the first is the library's default.
+        base: the candidate for messages for which rules name no algorithm; None if rules must name
+            one for every message and every communicator.
+        ruled: variables that rules by message size need in addition.
     """
 
     all: tuple[Candidate, ...]
@@ -51,14 +51,14 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class RuleRequest:
-    """The rules by message size that an MPI library is to follow.
+    """The rules by message size for an MPI library.
 
     Attributes:
-        version: of the library.
-        rules: from which message_bytes on which algorithm.
-        size: number of ranks that they hold for.
-        folder: where the file will be; variables name it there.
-        selection: the library's built-in choices, of `MpiLibrary.built_in_selection`.
+        version: the library's version.
+        rules: pairs of least message_bytes and algorithm.
+        size: number of ranks for which they are valid.
+        folder: folder of the file, which variables name.
+        selection: the library's built-in choices, from `MpiLibrary.built_in_selection`.
     """
 
     version: tuple[int, ...]
@@ -70,11 +70,11 @@ class RuleRequest:
 
 @dataclass(frozen=True, slots=True)
 class NativeRules:
-    """Settings with which an MPI library takes another algorithm for each message size.
+    """Settings that make an MPI library choose the algorithm by message size.
 
     Attributes:
         file: the name of a file that they point to, or None.
-        text: what is in it.
+        text: its content.
     """
 
     settings: tuple[Setting, ...]

@@ -51,7 +51,7 @@ def registration_cache(preset: str) -> tuple[Setting, ...]:
 
 
 def libfabric_cache(preset: str) -> tuple[Setting, ...]:
-    """The registration cache of libfabric, which MPICH and Intel MPI use too."""
+    """Return the setting of libfabric's registration cache, which MPICH and Intel MPI also use."""
     on = wants_registration_cache(preset)
     return (
         Setting(

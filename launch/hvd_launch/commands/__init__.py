@@ -1,1 +1,1 @@
-"""The subcommands, a module each: HELP, EXAMPLE, add_arguments(parser), run(options, command)."""
+"""The subcommands: modules with HELP, EXAMPLE, add_arguments(parser), run(options, command)."""

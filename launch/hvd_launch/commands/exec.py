@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted(LIBRARIES),
         help="MPI library (default: from the launcher's variables)",
     )
-    # For `hvd-launch run`, which reads what this makes of the rank's output.
+    # For `hvd-launch run`, which reads the rank's output in this form.
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
-    # Likewise: the number of ranks, and where rank 0 may listen, for scripts that torchrun starts.
+    # Also for `hvd-launch run`: the number of ranks, and rank 0's address, for torchrun scripts.
     parser.add_argument("--job", metavar="SIZE,HOST,PORT", help=argparse.SUPPRESS)
 
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         from hvd_launch.rank.relay import report, run_reporting
 
         library = LIBRARIES.get(options.backend)
-        # Under srun the library's own launcher has no part in it.
+        # Under srun, the library's own launcher is not used.
         own = library if library is not None and here.family == library.family else None
         packets = own is not None and own.mixes_packets
         asks_to_end = own.asks_to_end[1] if own is not None and own.asks_to_end else None

@@ -132,7 +132,7 @@ def _size(options: argparse.Namespace, hosts: tuple[Host, ...]) -> int:
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Hosts of -H or --hostfile; outside of Slurm else of the environment's hostfile."""
+    """Return the hosts of -H or --hostfile, or outside of Slurm those of the environment's file."""
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     path, named_by = options.hostfile, "--hostfile"
@@ -155,8 +155,8 @@ def _settings(
     environ: Mapping[str, str],
     recording: tuple[Setting, ...],
 ) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """Settings to apply, and those that the environment already overrides."""
-    # Some settings do not go with a preload.
+    """Return the settings to apply, and those that the environment overrides."""
+    # Some settings conflict with LD_PRELOAD.
     environ = {**environ, **{setting.name: setting.value for setting in recording}}
     found = job_settings(backend.library, environ, options.preset, options.gpus, options.ucx)
     settings = [*recording, *found.given]
@@ -210,14 +210,14 @@ def script(
     kept: tuple[Setting, ...],
     profile: Profile | None = None,
 ) -> str:
-    """A shell script that does what `run` would do.
+    """Return a shell script that does what `run` would do.
 
     Args:
         backend: the library and its launcher.
         launch: the command.
-        settings: what is set, each with its reason.
-        kept: what is not, since the environment has another value.
-        profile: the job is recorded.
+        settings: the applied settings, each with its reason.
+        kept: settings left out, because the environment has another value.
+        profile: whether the job is recorded.
     """
     lines = [f"# {backend.title}"]
     if note := untested_note(backend.library):
@@ -226,7 +226,7 @@ def script(
         lines += [f"# {s.why}", f"# default: {s.default} ({s.source})"]
         lines += [f"export {assignment(s.name, s.value)}"]
     for s in kept:
-        # As JSON: a comment must not end where a value has a newline.
+        # As JSON, because a newline in a value must not end the comment.
         yours = json.dumps(launch.environ[s.name])
         lines.append(f"# {s.name} is kept: {yours}; run would set {json.dumps(s.value)}: {s.why}")
     lines.append(shlex.join(launch.argv))

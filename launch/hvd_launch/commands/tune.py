@@ -11,7 +11,7 @@ from hvd_launch.tune.common import target
 
 HELP = "measure and choose settings: tune allreduce, tune fusion"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
-# A module each, made as a subcommand's is.
+# Each is a module like that of a subcommand.
 KINDS = ("allreduce", "fusion")
 
 
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Tune; 0, whether anything was gained or not."""
-    # A scheduler that stops this ends the running job, as Ctrl-C does.
+    """Tune; returns 0, with or without a gain."""
+    # If a scheduler stops this, the running job ends, as on Ctrl-C.
     exit_on_sigterm()
     code: int = _module(options.kind).run(options, command)
     return code

@@ -47,14 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         choices=("host", "device"),
         default="host",
-        help="memory of the messages; device measures what carries gradients on GPUs, such as "
+        help="memory of the messages; device measures carriers of gradients on GPUs, such as "
         "CUDA IPC and NCCL (default: host)",
     )
     simulate_command.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Tune; 0, whether anything was gained or not."""
+    """Tune; returns 0, with or without a gain."""
     if command:
         raise UsageError("tune allreduce runs no command: leave out -- and what follows")
     sizes = _sizes(options.least, options.most)
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 
 def _sizes(least: int, most: int) -> tuple[int, ...]:
-    """Powers of two from the first not below `least` to the last not above `most`."""
+    """Return the powers of two from `least` to `most`, both included."""
     if not 4 <= least <= most:
         raise UsageError(f"--least {least}, --most {most}: give 4 bytes or more, ascending")
     first, last = math.ceil(math.log2(least)), int(math.log2(most))

@@ -22,9 +22,9 @@ _DESCRIPTION = """Run COMMAND for short times with HOROVOD_FUSION_THRESHOLD and 
 at values that a model proposes; compare the best with Horovod's defaults and with its
 HOROVOD_AUTOTUNE. In COMMAND, {run} becomes the number of the run, for programs that need a
 new folder each time. After Ctrl-C the same command resumes."""
-# Longer waits overflow in the system's calls.
+# Longer waits would overflow in system calls.
 _MOST_SECONDS = 1_000_000
-# The model's first settings: it takes at least as many.
+# The number of the model's first settings, which is the least that it needs.
 _LEAST_TRIALS = 6
 
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Tune; 0, whether anything was gained or not."""
+    """Tune; returns 0, with or without a gain."""
     if not command:
         raise UsageError(
             "no COMMAND: write it after --, as in: hvd-launch tune fusion -np 2 -- python x.py"

@@ -1,1 +1,1 @@
-"""hvd-launch doctor: looks at a machine, and judges what it saw."""
+"""hvd-launch doctor: observes a machine, and reports problems."""

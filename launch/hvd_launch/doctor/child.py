@@ -1,4 +1,4 @@
-"""Probes of `hvd-launch doctor`, a process each: python -m hvd_launch.doctor.child PROBE.
+"""Probes of `hvd-launch doctor`, a process for each: python -m hvd_launch.doctor.child PROBE.
 
 Each prints its result as one line of JSON.
 """
@@ -23,14 +23,14 @@ from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
 _CUDA = 0
-# A step of `filling`: blocks of 256 KiB to 16 MiB, all there at once as activations are.
+# A step of `filling`: blocks of 256 KiB to 16 MiB that exist at the same time, like activations.
 _BLOCKS_BYTES = [2**power for power in range(18, 25) for _ in range(4)]
 _STEPS = 6
 _YIELDING_S = 0.5
 
 
 def mpi4py() -> dict[str, Any]:
-    """The MPI library that mpi4py loads."""
+    """Return the MPI library that mpi4py loads."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -41,7 +41,7 @@ def mpi4py() -> dict[str, Any]:
 
 
 def horovod() -> dict[str, Any]:
-    """Horovod's build, and the MPI library that it loads."""
+    """Return Horovod's build, and the MPI library that it loads."""
     import horovod
     import horovod.torch as hvd
 
@@ -61,7 +61,7 @@ def horovod() -> dict[str, Any]:
 
 
 def builds() -> dict[str, Any]:
-    """The torch that Horovod was built for, and what an environment of `make env` held."""
+    """Return the torch for which Horovod was built, and the packages of `make env`."""
     facts: dict[str, Any] = {"python": sys.executable}
     torch, horovod = (importlib.util.find_spec(name) for name in ("torch", "horovod"))
     if torch is not None and torch.origin:
@@ -90,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def rank() -> dict[str, Any]:
-    """This rank, as one of a job."""
+    """Return this rank's view of its job."""
     from mpi4py import MPI
 
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -98,7 +98,7 @@ def rank() -> dict[str, Any]:
         "rank": MPI.COMM_WORLD.rank,
         "size": MPI.COMM_WORLD.size,
         "host": socket.gethostname(),
-        # By the standard's order, whatever numbers the library gives them.
+        # Named by the standard's order, because libraries use different numbers.
         "threads": [
             MPI.THREAD_SINGLE,
             MPI.THREAD_FUNNELED,
@@ -111,7 +111,7 @@ def rank() -> dict[str, Any]:
 
 
 def filling() -> dict[str, Any]:
-    """Cost of filling memory that was freed just before, as every training step does."""
+    """Measure the cost of filling memory that was just freed, as every training step does."""
     reason = keep_freed_memory()
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -120,7 +120,7 @@ def filling() -> dict[str, Any]:
     libc.free.argtypes = (ctypes.c_void_p,)
     steps = []
     for _ in range(_STEPS):
-        # CPU time, the kernel's for this process included: whatever else runs here.
+        # CPU time, with the kernel's for this process, which other programs do not change.
         faults, began_s = _page_faults(), time.process_time()
         blocks = []
         for size in _BLOCKS_BYTES:
@@ -129,7 +129,7 @@ def filling() -> dict[str, Any]:
         for block in reversed(blocks):
             libc.free(block)
         steps.append((time.process_time() - began_s, _page_faults() - faults))
-    # The first step comes to its memory in any case.
+    # The first step faults its memory in in any case.
     time_s, faults = min(steps[1:])
     return {
         "left": reason,
@@ -140,7 +140,7 @@ def filling() -> dict[str, Any]:
 
 
 def yielding() -> dict[str, Any]:
-    """Speed of the ranks of this job, with a thread that waits in MPI."""
+    """Measure the speed of this job's ranks next to a thread that waits in MPI."""
     from mpi4py import MPI
 
     return {
@@ -154,7 +154,7 @@ def _page_faults() -> int:
 
 
 def _cuda_aware(library: str | None) -> bool | None:
-    """Whether the library takes GPU buffers; None if it does not say."""
+    """Whether the library takes GPU buffers; None if unknown."""
     if library is None:
         return None
     mpi = ctypes.CDLL(library)
@@ -168,7 +168,7 @@ def _cuda_aware(library: str | None) -> bool | None:
 
 
 def _loaded_mpi() -> str | None:
-    """Path of the libmpi that this process has loaded."""
+    """Return the path of the libmpi that this process has loaded."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith("libmpi.so"):
@@ -177,7 +177,7 @@ def _loaded_mpi() -> str | None:
 
 
 def main() -> None:
-    """Print what was asked for, or the error."""
+    """Print the result of the probe, or the error."""
     probes = {probe.__name__: probe for probe in (mpi4py, horovod, builds, rank, filling, yielding)}
     try:
         result = probes[sys.argv[1]]()

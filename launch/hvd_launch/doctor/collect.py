@@ -1,4 +1,4 @@
-"""Looks at a machine for `hvd-launch doctor`: every probe is a process with a time limit."""
+"""Observes a machine for `hvd-launch doctor`: every probe is a process with a time limit."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from hvd_launch.job_settings import job_settings
 from hvd_launch.run.profile import Profile
 
 _TIMEOUT_S = 60
-# So that what disturbs one measurement disturbs all, and some none.
+# Rounds of interleaved measurements, so that a disturbance affects all of them, and some rounds are
+# undisturbed.
 _TURNS = 3
 _PROBE = machine.module("hvd_launch.doctor.child")
 _OPENS_PEERS = machine.module("hvd_ext.arena.cuda.open_peers")
 
-# NVIDIA's, and the one that it replaced.
+# NVIDIA's module, and the one that it replaced.
 _PEERMEM = {"nvidia_peermem", "nv_peer_mem"}
 
 
 def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Snapshot:
-    """Look at everything.
+    """Run all probes.
 
     Args:
         ranks: number of ranks of the trial job.
         backend: the MPI library (default: detected).
-        log: text of a training job's log, to be read as the trial's output is.
+        log: text of a training job's log, which is checked like the trial's output.
         say: called with the name of each probe.
     """
     say("mpirun")
@@ -57,8 +58,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         answers, printed = _job(found, ranks, *_PROBE, "rank")
         output += printed
     yielding: dict[str, float] = {}
-    # With a core to spare the thread that waits takes none from one that computes; with fewer
-    # cores than ranks, or a rank that waits for no other, it is not the waiting that is measured.
+    # With a free core, the waiting thread takes none from a computing one; with fewer cores than
+    # ranks, or a single rank, the measurement would not be one of waiting.
     if (
         found is not None
         and len(answers) == ranks == machine.cores() > 1
@@ -105,22 +106,22 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
 
 
 def gpu_names(text: str) -> tuple[str, ...]:
-    """Names of the GPUs from `nvidia-smi -L`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"."""
+    """Return the names of the GPUs from `nvidia-smi -L`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"."""
     return tuple(re.findall(r"^GPU \d+: (.+?) \(UUID: ", text, re.MULTILINE))
 
 
 def peers_without_access(text: str) -> tuple[tuple[int, int], ...]:
-    """Pairs that `nvidia-smi topo -p2p r` does not call OK."""
+    """Return the pairs for which `nvidia-smi topo -p2p r` does not print OK."""
     return _pairs(text, lambda word: word != "OK")
 
 
 def pairs_without_nvlink(text: str) -> tuple[tuple[int, int], ...] | None:
-    """Pairs that `nvidia-smi topo -m` does not join by NV1, NV2 ...; None if it printed nothing."""
+    """Return pairs without NV1, NV2 ... in `nvidia-smi topo -m`; None if it printed nothing."""
     return _pairs(text, lambda word: not re.fullmatch(r"NV\d+", word)) if text else None
 
 
 def _pairs(text: str, is_meant: Callable[[str], bool]) -> tuple[tuple[int, int], ...]:
-    """Pairs of GPUs with such a word in a matrix of nvidia-smi; X stands for the GPU itself."""
+    """Return pairs of GPUs with such a word in a matrix of nvidia-smi; X is the GPU itself."""
     pairs, columns = [], 0
     for line in text.splitlines():
         words = line.split()
@@ -138,7 +139,7 @@ def _pairs(text: str, is_meant: Callable[[str], bool]) -> tuple[tuple[int, int],
 
 
 def ucx_transports(text: str) -> tuple[str, ...] | None:
-    """Transports from `ucx_info -d`; None if it printed nothing."""
+    """Return the transports from `ucx_info -d`; None if it printed nothing."""
     names = re.findall(r"^#\s+Transport: (\S+)", text, re.MULTILINE)
     return tuple(dict.fromkeys(names)) if text else None
 
@@ -157,9 +158,9 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
 def _job(
     found: Backend, ranks: int, *program: str, **variables: str | None
 ) -> tuple[list[Mapping[str, Any]], str]:
-    """Run a program on ranks: what they said, and what else was printed.
+    """Run a program on ranks; returns the ranks' reports, and the other output.
 
-    They are started as `run` would start them, but for `variables`; None: not set.
+    The ranks start as `run` would start them, except for `variables`; None: not set.
     """
     wanted = {**os.environ, **variables}
     environ = {name: value for name, value in wanted.items() if value is not None}
@@ -182,7 +183,7 @@ def _job(
 
 
 def _yielding(found: Backend, ranks: int) -> dict[str, float]:
-    """Steps/s next to a thread that waits in MPI: when it yields, and by the library's default.
+    """Measure steps/s next to a thread that waits in MPI, with yielding and by default.
 
     Empty if the library needs no setting to yield, or a job failed.
     """
@@ -199,7 +200,7 @@ def _yielding(found: Backend, ranks: int) -> dict[str, float]:
 
 
 def _recorder(found: Backend | None, ranks: int) -> dict[str, str]:
-    """The recorder's path, and what hvprof reports of a job with it; None: no job works."""
+    """Return the recorder's path, and hvprof's report of a job with it; None if no job works."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Profile(Path(folder) / "run", ("doctor",))
         try:
@@ -216,7 +217,7 @@ def _recorder(found: Backend | None, ranks: int) -> dict[str, str]:
 
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """The probe `filling`: with malloc as this environment has it, and with freed memory kept."""
+    """Run the probe `filling` with this environment's malloc, and with freed memory kept."""
     given = {n: v for n, v in environ.items() if freed_memory.VARIABLES.get(n) != v}
     kept = {n: v for n, v in environ.items() if n not in freed_memory.chosen_names(environ)}
     environs = {
@@ -239,7 +240,7 @@ def _components(found: Backend) -> tuple[str, ...]:
 
 
 def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Result of a probe: its last line is JSON."""
+    """Return the result of a probe, whose last line is JSON."""
     printed = _run(command, os.environ if environ is None else environ).strip().splitlines()
     try:
         value = json.loads(printed[-1]) if printed else {}
@@ -251,7 +252,7 @@ def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> d
 
 
 def _text(command: Sequence[str]) -> str:
-    """Output of a tool, or "" if it is missing or fails."""
+    """Return the output of a tool, or "" if it is missing or fails."""
     return _run(command, os.environ, fail="") if shutil.which(command[0]) else ""
 
 

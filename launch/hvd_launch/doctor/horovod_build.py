@@ -1,6 +1,6 @@
-"""How Horovod is built for the torch and MPI at hand. Standard library only.
+"""The build of Horovod for the present torch and MPI. Standard library only.
 
-`make env` builds it so, and `doctor` prints the same build as a command.
+`make env` does this build, and `doctor` prints it as a command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CMAKE_FILES = tuple(sorted(_CMAKE.rglob("*.cmake")))
 BUILD_TOOLS = ("setuptools", "wheel", "cmake", "cffi", "cloudpickle", "pyyaml", "psutil")
 SETTINGS = {
     "CMAKE_TOOLCHAIN_FILE": str(CMAKE_TOOLCHAIN),
-    # Horovod's CMakeLists asks for a policy that CMake 4 no longer has.
+    # Horovod's CMakeLists requires a policy that CMake 4 no longer has.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITH_MPI": "1",
@@ -35,7 +35,7 @@ def gpu_present() -> bool:
 
 
 def build_variables(torch: Path) -> dict[str, str]:
-    """The environment variables that Horovod is built with.
+    """Return the environment variables of Horovod's build.
 
     Args:
         torch: the folder of the installed package.
@@ -52,7 +52,7 @@ def build_variables(torch: Path) -> dict[str, str]:
 
 
 def cxx_standard(torch: Path) -> str:
-    """The C++ standard that torch's headers ask for: "17" or "20"; "17" where they name none.
+    """Return the C++ standard that torch's headers require: "17" or "20"; by default "17".
 
     Args:
         torch: the folder of the installed package.
@@ -64,7 +64,7 @@ def cxx_standard(torch: Path) -> str:
 
 
 def build_command(torch: Path, **variables: str) -> str:
-    """The shell command that builds Horovod's release for this Python and installs it.
+    """Return the shell command that builds Horovod's release for this Python and installs it.
 
     Args:
         torch: the folder of the installed package.

@@ -14,13 +14,13 @@ OK, NOTE, WRONG = "ok", "note", "wrong"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """A finding.
 
     Attributes:
-        status: OK, NOTE (worth knowing) or WRONG.
-        evidence: what was seen.
-        impact: its consequence, if it is wrong.
-        remedy: how to fix it, if it is wrong.
+        status: OK, NOTE (information) or WRONG (a problem).
+        evidence: the observation.
+        impact: its consequence, if it is a problem.
+        remedy: how to fix it, if it is a problem.
     """
 
     topic: str
@@ -51,12 +51,12 @@ class Snapshot:
             why it could not, or "".
         peermem: whether a module is loaded that lets network cards read GPUs' memory.
         environ: this process's environment.
-        cores: that this process may use.
+        cores: cores that this process may use.
         shm_bytes: size of /dev/shm.
-        memlock_bytes: what a process may lock; None: unlimited.
+        memlock_bytes: memory that a process may lock; None: unlimited.
         infiniband: names of its devices.
-        transports: of UCX; None where ucx_info is not there.
-        components: of Open MPI, such as "pml ucx"; empty for other libraries.
+        transports: UCX's transports; None if ucx_info is not installed.
+        components: Open MPI's components, such as "pml ucx"; empty for other libraries.
         left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
         filling: of memory freed just before: malloc as it is given, and kept; or an error each.
         yielding: steps/s next to a thread that waits in MPI, when it yields and by default

@@ -1,6 +1,6 @@
-"""From what was seen on a machine to what is right and wrong with it. Pure.
+"""Findings from the observations of a machine. Pure.
 
-Each finding has its evidence; one that is wrong also says what it costs and how to fix it.
+Each finding has its evidence; a problem also has its impact and its remedy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from hvd_launch.doctor.model import Finding, Snapshot
 
 
 def examine(seen: Snapshot) -> list[Finding]:
-    """All findings, in the order of a person's questions."""
+    """Return all findings, in the order in which a person would ask."""
     rules = (*rules_mpi.RULES, *rules_builds.RULES, *rules_node.RULES)
     return [finding for rule in rules for finding in rule(seen)]

@@ -1,4 +1,4 @@
-"""Whether torch, MPI and what was built against them still belong together. Pure."""
+"""Rules for torch, MPI and the packages that were built against them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 
 def _torch(seen: Snapshot) -> Iterator[Finding]:
-    """Horovod's library is bound to the torch that it was compiled with."""
+    """Check that Horovod's library was compiled with the installed torch."""
     built, torch = seen.builds.get("horovod_for"), seen.builds.get("torch")
     if not built or not torch:
         return
@@ -28,7 +28,7 @@ def _torch(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _replaced(seen: Snapshot) -> Iterator[Finding]:
-    """An environment of `make env` is known to work with the versions that it was made with."""
+    """Check that an environment of `make env` has the versions with which it was made."""
     replaced = seen.builds.get("replaced", {})
     if replaced:
         pairs = (f"{name} {was} -> {now}" for name, (was, now) in sorted(replaced.items()))
@@ -42,7 +42,7 @@ def _replaced(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _recorder(seen: Snapshot) -> Iterator[Finding]:
-    """The recorder of hvprof: it was built, and records the programs of this MPI library."""
+    """Check that hvprof's recorder was built, and records programs of this MPI library."""
     if not seen.recorder:
         return
     impact, again = "hvprof records no job of this MPI", f"{shlex.quote(sys.executable)} -m pip"

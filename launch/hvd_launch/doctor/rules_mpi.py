@@ -1,4 +1,4 @@
-"""Rules about MPI, mpi4py and Horovod, and their match. Pure."""
+"""Rules for MPI, mpi4py and Horovod: present, working, and of one library. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mpi(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _one_library(seen: Snapshot) -> Iterator[Finding]:
-    """The library that mpirun, mpi4py and Horovod use has to be one and the same."""
+    """Check that mpirun, mpi4py and Horovod use the same library."""
     if "error" in seen.mpi4py:
         yield Finding(
             "mpi4py",
@@ -115,7 +115,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _settings(seen: Snapshot) -> Iterator[Finding]:
-    """Settings of the job above that other launchers do not make."""
+    """Report the settings of `run` that other launchers do not make."""
     wanted = () if seen.library is None else seen.library.settings()
     missing = [s for s in wanted if s.name not in seen.environ]
     other = [s for s in wanted if seen.environ.get(s.name, s.value) != s.value]
@@ -181,7 +181,7 @@ def _horovod_build(seen: Snapshot) -> str:
 
 
 def _agree(mpirun: tuple[MpiLibrary, Version], library: tuple[MpiLibrary, Version]) -> bool:
-    """The same library, and the same release as far as both report it."""
+    """Whether both are the same library, and the same release if both report it."""
     (ours, version), (other, found) = mpirun, library
     known = min(len(version), len(found))
     return ours is other and version[:known] == found[:known]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from hvd_ext.units import counted
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
-# Set where Slurm gives each task some of a node's GPUs.
+# Set if Slurm gives each task only some of a node's GPUs.
 _SLURM_BINDINGS = ("SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK")
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
 _GIB = 2**30
@@ -52,7 +52,7 @@ def _devices(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _links(seen: Snapshot) -> Iterator[Finding]:
-    """Findings about the ways between GPUs."""
+    """Return findings about the paths between GPUs."""
     if seen.gpus and seen.infiniband:
         loaded = "nvidia_peermem is loaded" if seen.peermem else "nvidia_peermem is not loaded"
         hint = "" if seen.peermem else ": GPUDirect needs `modprobe nvidia_peermem`, or dma-buf"
@@ -163,7 +163,7 @@ def _allocator(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _freed_memory(seen: Snapshot) -> Iterator[Finding]:
-    """Cost of a step that fills freed memory again, as each does with its activations."""
+    """Report the cost of refilling freed memory, as each step does with its activations."""
     if not seen.filling:
         return
     given, kept = seen.filling["given"], seen.filling["kept"]
@@ -236,7 +236,7 @@ def _cores(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _yielding(seen: Snapshot) -> Iterator[Finding]:
-    """Speedup of Horovod's computation if the waiting thread yields."""
+    """Report the speedup of a computation next to Horovod's thread if that yields."""
     setting = None if seen.library is None else seen.library.yields
     if setting is None:
         return

@@ -1,4 +1,4 @@
-"""Speed of ranks while another of their threads waits in MPI, as stock Horovod's does."""
+"""The speed of ranks while another of their threads waits in MPI, as stock Horovod's does."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import time
 from array import array
 from typing import Any
 
-# Horovod's thread meets the other ranks once in a cycle.
+# The period in which Horovod's threads synchronize.
 _CYCLE_S = 0.001
 _BLOCK = bytes(1 << 18)
 
 
 def computed_per_s(comm: Any, seconds: float, meets: bool = True) -> float:
-    """Steps/s of a computation, over all ranks. A collective.
+    """Measure steps/s of a computation, over all ranks. A collective.
 
     Args:
         comm: an mpi4py communicator.
         seconds: how long to compute.
-        meets: a thread of each rank meets the others in an allreduce of 8 bytes each millisecond.
+        meets: whether a thread of each rank synchronizes with the others every millisecond, in an
+            allreduce of 8 bytes.
     """
     done = threading.Event()
     beside = threading.Thread(target=_meet, args=(comm.Dup(), done))
@@ -38,10 +39,11 @@ def computed_per_s(comm: Any, seconds: float, meets: bool = True) -> float:
 
 
 def _meet(comm: Any, done: threading.Event) -> None:
-    """Meet the other ranks each cycle, until all of them are done.
+    """Synchronize with the other ranks in each cycle, until all of them are done.
 
-    A cycle is counted from its beginning, as Horovod does, so that ranks that begin it apart stay
-    apart, and the first waits in MPI each time. Here they are as far apart as by chance on average.
+    A cycle is counted from its beginning, as in Horovod, so ranks that begin it at different times
+    keep that difference, and the first one waits in MPI each time. Here the difference is the
+    average of random ones.
     """
     from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Rank variables that launchers set: their one reader."""
+"""The one reader of the rank variables that launchers set."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hvd_launch.backends import slurm
 from hvd_launch.backends.libraries import LIBRARIES
 
-# Launchers that serve any MPI library: rank, local rank. srun's come last: a batch script has
-# them too, and hands them to an mpirun's ranks.
+# Rank and local rank of launchers for any MPI library. srun's come last, because a batch script has
+# them, too, and passes them to an mpirun's ranks.
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK"),
     # Not run: jsrun, Cray's PALS, Flux.
@@ -22,12 +22,12 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which rank of its job a process is.
+    """A process's rank in its job.
 
     Attributes:
-        rank: among all.
-        local_rank: among those of its node.
-        family: of the MPI library, if the variables show it; else "".
+        rank: number among all ranks.
+        local_rank: number among those of its node.
+        family: family of the MPI library, if the variables show it; else "".
         local_size: the number of its node's ranks, if the variables show it.
     """
 
@@ -38,7 +38,7 @@ class RankInfo:
 
 
 def rank_info(environ: Mapping[str, str]) -> RankInfo | None:
-    """Which rank this process is; None if no launcher started it."""
+    """Return this process's rank; None if no launcher started it."""
     for library in LIBRARIES.values():
         if library.rank_variables is not None and library.started_here(environ):
             rank, local_rank = library.rank_variables

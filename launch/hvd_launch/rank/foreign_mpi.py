@@ -1,4 +1,4 @@
-"""An MPI library in a rank that the launcher's library does not start: N jobs of 1 rank."""
+"""Detection of a rank whose MPI library the launcher cannot start: N jobs of 1 rank."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hvd_launch.rank.environment import RankInfo
 
 _LIBRARY = re.compile(r"libmpi(ch)?\.so[.\d]*")
 _OPEN_MPI, _PMIX = b"Open MPI v", b"PMIx_Init"
-# A program that has loaded none by then is not looked at any more.
+# A program that has loaded no MPI library by then is no longer checked.
 _WITHIN_S = 60.0
 _EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
 class Starter:
-    """The program that started a rank, and the MPI libraries that it starts.
+    """The program that started a rank, and the MPI libraries that it can start.
 
     Attributes:
         name: mpirun, or srun with its plugin.
-        open_mpi: it starts Open MPI.
-        mpich: it starts MPICH and all that is made from it.
-        pmix: it starts whatever can use PMIx.
+        open_mpi: whether it starts Open MPI.
+        mpich: whether it starts MPICH and its derivatives.
+        pmix: whether it starts libraries that use PMIx.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Starter:
 
 
 def starter_of(here: RankInfo, environ: Mapping[str, str]) -> Starter | None:
-    """The program that started this process; None if it may start any library."""
+    """Return the program that started this process; None if it may start any library."""
     if here.family:
         is_open = here.family == "openmpi"
         return Starter("mpirun", open_mpi=is_open, mpich=not is_open)
@@ -61,10 +61,10 @@ def starter_of(here: RankInfo, environ: Mapping[str, str]) -> Starter | None:
 def looking_for_foreign_mpi(
     starter: Starter | None, size: int, report: Callable[[str], None]
 ) -> Callable[[], None]:
-    """A function to call again and again: it reports the program's MPI once, if it is foreign.
+    """Return a function to call repeatedly, which reports a foreign MPI library once.
 
     Args:
-        starter: of `starter_of`.
+        starter: result of `starter_of`.
         size: number of processes that it started.
         report: takes the line.
     """
@@ -92,7 +92,7 @@ def looking_for_foreign_mpi(
 
 
 def loaded_mpi() -> Path | None:
-    """The MPI library that a process below this one has loaded."""
+    """Return the MPI library that a child process has loaded."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():

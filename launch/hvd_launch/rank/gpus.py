@@ -1,4 +1,4 @@
-"""The environment of a rank's program: what it sees of the GPUs."""
+"""The environment of a rank's program: the GPUs that it sees."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def rank_environment(
     backend: str | None,
     gpu_count: int,
 ) -> dict[str, str]:
-    """The environment of a rank's program; notes go to standard error, those of rank 0 alone.
+    """Return the environment of a rank's program; rank 0 prints notes on standard error.
 
     Args:
-        environ: this process's.
-        here: which rank it is.
+        environ: this process's environment.
+        here: its rank.
         strategy: a key of STRATEGIES, or "auto".
         backend: the MPI library, a key of LIBRARIES; None: from the launcher's variables.
         gpu_count: GPUs of this machine.
@@ -51,7 +51,7 @@ def rank_environment(
 
 
 def _with(environ: Mapping[str, str], here: RankInfo, seen: visibility.View) -> dict[str, str]:
-    """The environment with what a rank sees, and which of it is its own."""
+    """Return the environment with the GPUs that a rank sees, and its own one."""
     result = {**environ, **seen.variables}
     if seen.own is not None and seen.own != here.local_rank:
         result[visibility.OWN] = f"{here.local_rank}:{seen.own}:{seen.strategy}"
@@ -73,10 +73,10 @@ def _strings(library: Path, word: bytes) -> bool:
 
 
 def _library_reads_list(environ: Mapping[str, str]) -> bool:
-    """Whether the MPI library that a program would load knows MV2_VISIBLE_DEVICES.
+    """Whether the MPI library that a program would load supports MV2_VISIBLE_DEVICES.
 
-    The variable is in the paper that introduced it, and in no public source or guide: so it
-    is looked for in the library itself.
+    The variable is in the paper that introduced it, but in no public source or guide, so it is
+    searched in the library itself.
     """
     folders = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))

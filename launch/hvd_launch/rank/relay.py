@@ -1,7 +1,7 @@
-"""Runs a rank's program as a child: whole lines with the rank before them, and how it ended.
+"""Runs a rank's program as a child: prefixes whole lines with the rank, and reports its end.
 
-Launchers can tag lines too, each in its own form, and all of them cut lines into one another
-when a program writes a line in pieces. None of them reports in every case which rank failed.
+Launchers can also tag lines, each in its own form, but all of them mix lines that programs write in
+pieces. None of them reports in every case which rank failed.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from types import FrameType
 from hvd_ext.errors import HvdExtError
 from hvd_ext.system.process import die_with_parent, dying_with_parent
 
-# Before a report's text; no program's line starts so by chance.
+# Prefix of a report; no line of a program starts with it by chance.
 MARK = b"\x1ehvd-launch "
-# Before a line of standard output that takes standard error's way.
+# Prefix of a line of standard output that is sent through standard error.
 OUTPUT_MARK = b"\x1eo"
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FORWARDED = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 _LOOK_MS = 200
-# A line is written at once, so that no other rank's falls into it: as long as a pipe lets it.
+# A line is written at once, as far as a pipe allows, so that no other rank's line gets into it.
 _LONGEST = select.PIPE_BUF - 32
 
 
 class Lines:
-    """Cuts what comes in pieces into lines. A carriage return ends one too."""
+    """Cuts incoming pieces into lines. A carriage return also ends a line."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._returned = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece completes, without their ends."""
+        """Return the lines that this piece completes, without their ends."""
         if self._returned:
             piece = piece.removeprefix(b"\n")
         self._returned = piece.endswith(b"\r")
@@ -55,7 +55,7 @@ class Lines:
         return whole
 
     def end(self) -> list[bytes]:
-        """The rest, once the stream has ended."""
+        """Return the rest, once the stream has ended."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -68,7 +68,7 @@ def is_relay(pid: int) -> bool:
     """Whether a process is one of these, started by `hvd-launch run`."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:  # gone by now
+    except OSError:  # it has ended by now
         return False
     return words[2:5] == [b"hvd_launch", b"exec", b"--report"]
 
@@ -82,15 +82,15 @@ def run_reporting(
     look: Callable[[], object] = lambda: None,
     asks_to_end: signal.Signals | None = None,
 ) -> int:
-    """Run a rank's program and return its exit code; a signal that ended it ends this too.
+    """Run a rank's program and return its exit code; a signal that ended it also ends this.
 
     Args:
         program: its path.
         command: its words.
         environ: its environment.
         rank: its rank.
-        packets: the launcher mixes what it reads of several ranks, but leaves a packet whole.
-        look: called now and then while the program runs.
+        packets: whether the launcher mixes the output of several ranks, but leaves a packet whole.
+        look: called repeatedly while the program runs.
         asks_to_end: a signal by which the launcher passes SIGTERM on.
 
     Raises:
@@ -108,9 +108,9 @@ def run_reporting(
 
     for number in (*_FORWARDED, *filter(None, [asks_to_end])):
         signal.signal(number, forward)
-    # A launcher whose output is not read any more may die of that before it ends its ranks.
+    # A launcher whose output is no longer read may die before it ends its ranks.
     die_with_parent(signal.SIGKILL)
-    # A program that writes to a pipe keeps its lines back until it has a block of them.
+    # A program that writes to a pipe would buffer its lines until it has a block of them.
     environ = {"PYTHONUNBUFFERED": "1", **environ}
     try:
         child = subprocess.Popen(
@@ -119,7 +119,7 @@ def run_reporting(
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # The launcher's own descriptors (PMI_FD) are the program's.
+            # The program needs the launcher's own descriptors (PMI_FD).
             close_fds=False,
             preexec_fn=functools.partial(_begin, dying_with_parent(signal.SIGKILL), asks_to_end),
         )
@@ -142,7 +142,7 @@ def _begin(die_with_relay: Callable[[], None], ignored: signal.Signals | None) -
 
 
 def _in_packets() -> bool:
-    """Have each write to standard error read as one (pipe(7), O_DIRECT), where that can be."""
+    """Make each write to standard error one packet (pipe(7), O_DIRECT), if possible."""
     if not stat.S_ISFIFO(os.fstat(2).st_mode):
         return False
     try:
@@ -153,7 +153,7 @@ def _in_packets() -> bool:
 
 
 def report(text: str) -> None:
-    """Write a line that is not the program's."""
+    """Write a line of hvd-launch, not of the program."""
     _write(2, f"hvd-launch: {text}\n".encode())
 
 
@@ -173,11 +173,11 @@ def _relay(
     for stream in streams:
         poll.register(stream, select.POLLIN)
     while streams:
-        # Asked first: what it writes before it ends is then there to be read.
+        # Checked first, so that its last output is there to be read.
         ended = child.poll() is not None
         ready = poll.poll(_LOOK_MS)
         look()
-        # A process that the program left behind may hold its streams for good.
+        # A process that the program left behind may keep its streams open forever.
         if ended and not ready:
             return
         for stream, _ in ready:
@@ -195,7 +195,7 @@ def _write(target: int, line: bytes) -> None:
         while line:
             line = line[os.write(target, line) :]
     except BrokenPipeError:
-        # The launcher is gone, and takes this rank with it.
+        # The launcher has ended, and this rank must end with it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), target)
 
 

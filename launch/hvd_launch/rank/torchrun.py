@@ -1,4 +1,4 @@
-"""Variables that torchrun gives a rank: scripts written for it read them (`env://`). Pure."""
+"""The variables that torchrun gives a rank, which scripts for it read (`env://`). Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hvd_launch.rank.environment import RankInfo
 def torchrun_variables(
     environ: Mapping[str, str], here: RankInfo, size: int, address: str, port: int
 ) -> dict[str, str]:
-    """The variables of one rank.
+    """Return the variables of one rank.
 
     Args:
-        environ: of the rank; the MASTER_ADDR and MASTER_PORT that it has are kept.
-        here: which rank it is.
+        environ: the rank's environment, whose MASTER_ADDR and MASTER_PORT are kept.
+        here: its rank.
         size: the number of ranks.
         address: the host of rank 0.
         port: a port of that host.

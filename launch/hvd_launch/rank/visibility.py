@@ -1,8 +1,8 @@
-"""Which GPUs a rank's program and its MPI library see. Pure.
+"""The GPUs that a rank's program and its MPI library see. Pure.
 
-PyTorch's usual advice, CUDA_VISIBLE_DEVICES = local rank, hides the peers' GPUs from the
-MPI library too. Whether that costs CUDA IPC depends on the library: MVAPICH2 and Open MPI's
-smcuda compare device ordinals, MPICH needs the peer's GPU in its list, UCX needs neither.
+PyTorch's usual advice, CUDA_VISIBLE_DEVICES = local rank, also hides the peers' GPUs from the MPI
+library. Whether that costs CUDA IPC depends on the library: MVAPICH2 and Open MPI's smcuda compare
+device ordinals, MPICH needs the peer's GPU in its list, UCX needs neither.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class View:
     """GPUs that a rank sees.
 
     Attributes:
-        strategy: a key of STRATEGIES; "none" where there is nothing to choose.
-        variables: to be set in the rank.
+        strategy: a key of STRATEGIES; "none" if there is no choice.
+        variables: variables to set in the rank.
         own: ordinal of the rank's own GPU among those that its program sees; None without one.
-        notes: what a person should know, one line each.
+        notes: notes for the user, one line each.
     """
 
     strategy: str
@@ -43,11 +43,11 @@ class View:
 
 
 def pool(environ: Mapping[str, str], gpus: int) -> tuple[str, ...]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES lists them.
+    """Return the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES.
 
     Args:
-        environ: what the scheduler or a person has restricted already.
-        gpus: how many the machine has.
+        environ: environment, in which the scheduler or the user may have restricted them.
+        gpus: number of GPUs of the machine.
 
     Raises:
         UsageError: the list names a GPU twice.
@@ -55,7 +55,7 @@ def pool(environ: Mapping[str, str], gpus: int) -> tuple[str, ...]:
     if LIST not in environ:
         return tuple(map(str, range(gpus)))
     devices = tuple(word.strip() for word in environ[LIST].split(",") if word.strip())
-    # CUDA ignores what follows an ordinal that it does not know.
+    # CUDA ignores all entries after an invalid ordinal.
     devices = devices[: devices.index("-1")] if "-1" in devices else devices
     if len(set(devices)) != len(devices):
         raise UsageError(f"{LIST}={environ[LIST]!r} names a GPU twice: list each once")
@@ -68,13 +68,13 @@ def choose(
     environ: Mapping[str, str],
     library_knows_list: bool,
 ) -> tuple[str, str]:
-    """The strategy that suits an MPI library, and why.
+    """Return the strategy that suits an MPI library, and why.
 
     Args:
         library: the MPI library, if it is known.
-        devices: of `pool`.
+        devices: result of `pool`.
         environ: the rank's environment.
-        library_knows_list: the MPI library reads MV2_VISIBLE_DEVICES.
+        library_knows_list: whether the MPI library reads MV2_VISIBLE_DEVICES.
     """
     if any(device.startswith("MIG") for device in devices):
         return "pin", "a CUDA program sees the first MIG device of its list, no other"
@@ -88,13 +88,13 @@ def choose(
 def view(
     strategy: str, devices: Sequence[str], local_rank: int, library: MpiLibrary | None = None
 ) -> View:
-    """GPUs that a rank sees under a strategy.
+    """Return the GPUs that a rank sees under a strategy.
 
     Args:
         strategy: a key of STRATEGIES.
-        devices: of `pool`.
-        local_rank: of this rank.
-        library: as in `choose`.
+        devices: result of `pool`.
+        local_rank: local rank of this rank.
+        library: see `choose`.
     """
     if len(devices) <= 1:
         reason = "no GPU" if not devices else f"GPU {devices[0]} alone, as the scheduler gave it"
@@ -125,7 +125,7 @@ def view(
 
 
 def split_warning(library: str) -> str:
-    """Warning where the library does not read MV2_VISIBLE_DEVICES."""
+    """Return a warning if the library does not read MV2_VISIBLE_DEVICES."""
     return (
         f"{library} does not read {LIBRARY_LIST}: split equals pin here, and CUDA IPC "
         "between ranks may be off; use --visibility all, or leave the choice to auto"

@@ -11,7 +11,7 @@ from hvd_launch.backends import slurm
 from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.rank.relay import MARK, OUTPUT_MARK
 
-# Lines of each stream: a rank's output must not push its traceback out.
+# Kept lines of each stream, separately, so that a rank's output does not displace its traceback.
 LAST_LINES = 20
 OUTPUT, ERRORS = 1, 2
 _RANK = re.compile(rb"\[(\d{1,7})\] ")
@@ -50,22 +50,22 @@ class JobOutput:
 
     @property
     def reported(self) -> FailedRank | None:
-        """The first rank whose failure was seen by its own `exec --report`."""
+        """Return the first rank whose own `exec --report` reported its failure."""
         return self._reported
 
     @property
     def failure(self) -> FailedRank | None:
-        """The first rank that failed, as far as is known."""
+        """Return the first rank that failed, as far as known."""
         return self._reported or self._aborted
 
     def line(self, line: bytes, stream: int) -> bytes:
-        """Take a line in, and return what of it a person should see.
+        """Read a line, and return the part of it to show.
 
         Args:
-            line: with its end.
+            line: the line with its end.
             stream: OUTPUT or ERRORS.
         """
-        # Open MPI 5 ends what it says of an abort with a NUL.
+        # Open MPI 5 ends its message of an abort with a NUL.
         line = line.lstrip(b"\0")
         shown, mark, text = line.partition(MARK)
         if mark:
@@ -88,28 +88,28 @@ class JobOutput:
 
     @property
     def held(self) -> list[bytes]:
-        """The launcher's own lines since a rank failed: they come after that rank's."""
+        """Return the launcher's own lines since a rank failed, which come after that rank's."""
         return list(self._held)
 
     def just_shown(self, rank: int) -> bool:
-        """The last lines of a rank are the last that were shown: they need no repetition."""
+        """Whether the last shown lines are the rank's last lines, which need no repetition."""
         count = len(self.last_lines(rank))
         return list(self._shown)[len(self._shown) - count :] == [rank] * count
 
     def last_lines(self, rank: int) -> list[bytes]:
-        """The last lines of a rank, oldest first: what it printed, then its errors."""
+        """Return the last lines of a rank, oldest first: its output, then its errors."""
         return [line for stream in (OUTPUT, ERRORS) for line in self._last.get((rank, stream), ())]
 
 
 def arrived(line: bytes, stream: int) -> tuple[bytes, int]:
-    """A line as the rank wrote it, and where: standard output's may take the other's way."""
+    """Return a line as the rank wrote it, and its stream; standard error may carry both."""
     if _RANK.match(line) or OUTPUT_MARK not in line:
         return line, stream
     return line.replace(OUTPUT_MARK, b"", 1), OUTPUT
 
 
 def _signal_code(how: str) -> int | None:
-    """128 and the signal's number, as shells have it."""
+    """Return 128 plus the signal's number, as shells do."""
     name = how.rpartition(" ")[2]
     if name.isdecimal():  # a real-time signal
         return 128 + int(name)

@@ -1,4 +1,4 @@
-"""Records a job with hvprof, which is asked for the variables: hvd-launch does not import it."""
+"""Records a job with hvprof, by running it for the variables; hvd-launch does not import it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Profile:
     """A recording of a job.
 
     Attributes:
-        directory: where it goes.
-        command: each rank's program, as reports show it.
+        directory: folder of the recording.
+        command: each rank's program, for reports.
     """
 
     directory: Path
@@ -34,17 +34,17 @@ class Profile:
 
     @property
     def begin_command(self) -> tuple[str, ...]:
-        """Makes the folder; what it prints is not needed again."""
+        """Return the command that makes the folder, whose output is not needed."""
         output = ("-o", str(self.directory), "--json")
         return (*module("hvprof"), "env", *output, "--", *self.command)
 
     @property
     def end_command(self) -> tuple[str, ...]:
-        """Completes the recording, once the exit code is put after it."""
+        """Return the command that completes the recording; the exit code must be appended."""
         return (*module("hvprof"), "close", str(self.directory), "--exit-code")
 
     def settings(self) -> tuple[Setting, ...]:
-        """Settings with which the ranks record.
+        """Return the settings that make ranks record.
 
         Raises:
             HvdExtError: hvprof refuses.
@@ -70,7 +70,7 @@ class Profile:
         _output(self.begin_command)
 
     def end(self, exit_code: int) -> int:
-        """Complete the recording; returns the job's code, or hvprof's where that failed alone."""
+        """Complete the recording; returns the job's code, or hvprof's if only hvprof failed."""
         done = subprocess.run([*self.end_command, str(exit_code)], check=False)
         return exit_code or done.returncode
 

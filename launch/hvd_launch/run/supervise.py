@@ -1,4 +1,4 @@
-"""Runs a launcher to its end: passes its output on, its signals down, and leaves no process."""
+"""Runs a launcher to its end: passes output and signals on, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hvd_launch.backends.libraries import Launch
 from hvd_launch.rank.relay import is_relay
 from hvd_launch.run.output import OUTPUT, FailedRank, JobOutput, arrived
 
-# A launcher that was asked to end gets this long for each step: its own way, SIGTERM, SIGKILL.
+# A launcher that was asked to end gets this long for each stage: its own end, SIGTERM, SIGKILL.
 _PATIENCE_S = 5.0
 _LOOK_S = 0.1
-# Ends the job; the others are the ranks' own, and are only handed on.
+# Signals that end the job; all others are for the ranks, and are only passed on.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-# A launcher gives one of these where ranks did not handle it: as shells, and as MPICH does.
+# A launcher returns one of these if ranks did not handle the signal: shells' code, and MPICH's.
 _CODES_OF_SIGTERM = (128 + signal.SIGTERM, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -50,7 +50,8 @@ class _Supervisor:
                 env=launch.environ,
                 stdout=stream,
                 stderr=stream,
-                # Ctrl-C is this process's, which sends it on: once, not twice.
+                # This process handles Ctrl-C and passes it on, so that ranks get it once and not
+                # twice.
                 start_new_session=True,
                 preexec_fn=dying_with_parent(),
             )
@@ -105,9 +106,10 @@ class _Supervisor:
             _kill(pid, number)
 
     def _insist(self) -> None:
-        """Send SIGTERM, then SIGKILL, to a job that stays; at once if asked twice.
+        """Send SIGTERM, then SIGKILL, to a job that does not end; at once at a second request.
 
-        The launcher is killed last, or at the third time: it tidies up after ranks (/dev/shm).
+        The launcher is killed last, or at the third request, because it cleans up after ranks
+        (/dev/shm).
         """
         if self._reader_gone and not self._signalled:
             self._on_signal(signal.SIGTERM, None)
@@ -133,7 +135,7 @@ class _Supervisor:
                 if target not in self._lost:
                     _write(target, shown)
             except BrokenPipeError:
-                # The reader is gone (`| head`): the job has no reason to continue.
+                # The reader has closed the pipe (`| head`), so the job need not continue.
                 self._reader_gone = True
                 self._lost.add(target)
             except OSError as error:
@@ -154,7 +156,7 @@ class _Supervisor:
                 return code
             _say(f"{signal.Signals(number).name}: ended the job on all its ranks")
             return 128 + number
-        # In a successful job the words of a library are the output of a rank.
+        # In a successful job, a line like a library's abort message is a rank's output.
         failure = self._output.failure if code != 0 else self._output.reported
         if failure is not None and (code != 0 or failure.code):
             self._show(failure)
@@ -174,11 +176,11 @@ class _Supervisor:
 
 
 def run_job(launch: Launch, reporting: bool, grace_s: float) -> int:
-    """Run a job and return its exit code: that of the rank which failed first.
+    """Run a job and return its exit code: that of the rank that failed first.
 
     Args:
-        launch: what to start.
-        reporting: the ranks run under `hvd-launch exec --report`, whose lines are read.
+        launch: the command to start.
+        reporting: whether the ranks run under `hvd-launch exec --report`, whose lines are read.
         grace_s: how long ranks may take to end after SIGTERM.
 
     Raises:
@@ -188,7 +190,7 @@ def run_job(launch: Launch, reporting: bool, grace_s: float) -> int:
 
 
 def _sweep() -> None:
-    """End what the launcher left behind: it gets a moment to end on its own."""
+    """End processes that the launcher left behind, after a moment to end by themselves."""
     end = time.monotonic() + _PATIENCE_S
     number = None
     while left := descendants(os.getpid()):
@@ -209,7 +211,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Write all of it, also to a pipe that does not block."""
+    """Write all data, also to a non-blocking pipe."""
     while data:
         try:
             data = data[os.write(target, data) :]
@@ -231,7 +233,7 @@ def _say(text: str) -> None:
 def _handle(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> None:
-    """Have signals handled, but for those that are ignored from the start (nohup)."""
+    """Handle signals, except those that are ignored from the start (nohup)."""
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)

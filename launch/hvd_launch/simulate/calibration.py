@@ -82,7 +82,7 @@ def calibrate(samples: Sequence[Sample], start: Platform, advance: Advance) -> C
     """Find the platform that explains the samples.
 
     Args:
-        samples: of 2 and 4 hosts, several algorithms and sizes.
+        samples: samples of 2 and 4 hosts, several algorithms and sizes.
         start: a platform; topology, memory and eager limit stay as they are there.
         advance: is called after each of the replays, which take seconds to minutes.
 

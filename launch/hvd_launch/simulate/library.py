@@ -31,10 +31,10 @@ def times_s(
     Args:
         platform: the cluster.
         nodes: how many have ranks.
-        ranks_per_node: on each.
+        ranks_per_node: number of ranks on a node.
         selector: SMPI's name of the library, as MpiFacts.simulated_as.
         sizes: message_bytes.
-        link_share: as `replay` takes it.
+        link_share: see `replay`.
 
     Raises:
         HvdExtError: no smpirun or smpicc, or one failed.

@@ -28,14 +28,14 @@ class Platform:
     Attributes:
         topology: one of TOPOLOGIES.
         link_gbit: Gbit/s of every link, in either direction at once.
-        latency_us: of each link; a star has two between any two nodes.
-        message_us: what a message takes of its sender's host, and of its receiver's.
-        byte_ns: what each of its bytes takes of either host.
-        combine_ns: what it takes to combine a byte.
+        latency_us: latency of each link; a star has two links between any two nodes.
+        message_us: time that a message takes on its sender's host, and on its receiver's.
+        byte_ns: time that each of its bytes takes on either host.
+        combine_ns: time to combine a byte.
         eager_kib: a message below that leaves before its receiver is ready.
         memory_gbyte_s, memory_latency_us: between two ranks of a node.
-        nodes_per_switch: of a fat tree and a dragonfly.
-        tapering: of a fat tree: the links down from a switch for each link up.
+        nodes_per_switch: for a fat tree and a dragonfly.
+        tapering: for a fat tree: the links down from a switch for each link up.
         switches_per_chassis, chassis_per_group: of a dragonfly, all of whose switches of a
             chassis, chassis of a group and groups are linked with each other.
     """
@@ -87,7 +87,7 @@ class Platform:
         Args:
             nodes: how many have ranks; a topology may need more to be whole.
             ranks_per_node: each has a core for itself.
-            link_share: of the links' bandwidth, what there is for these ranks.
+            link_share: share of the links' bandwidth that these ranks have.
 
         Raises:
             UsageError: the topology cannot have so many nodes.

@@ -73,9 +73,9 @@ def replay(
     Args:
         platform: the cluster.
         nodes: how many have ranks.
-        ranks_per_node: on each; ranks fill a node before the next.
+        ranks_per_node: number of ranks on a node; they fill a node before the next.
         listed: names each rank's file, a line each.
-        link_share: of the links' bandwidth, what these ranks have.
+        link_share: share of the links' bandwidth that these ranks have.
 
     Raises:
         HvdExtError: no smpirun, or it failed; the message has its reason.

@@ -113,7 +113,7 @@ class Extent:
     """How large a trace is.
 
     Attributes:
-        total_bytes: of all files together.
+        total_bytes: length of all files together.
         at_once: messages that a rank awaits at the same time, at most.
     """
 

@@ -1,9 +1,9 @@
 """Lets torch.cuda.set_device(hvd.local_rank()) reach the rank's own GPU, whatever its ordinal.
 
-Horovod's documentation asks scripts for this call. Where a rank's own GPU is device 0
-of those it sees, the call would fail or take a peer's. `hvd-launch exec` puts this folder on
-PYTHONPATH, so that Python imports this file at its start; the file steps aside for the
-sitecustomize that it hides.
+Horovod's documentation asks scripts for this call. If a rank's own GPU is device 0 of those it
+sees, the call would fail or select a peer's GPU. `hvd-launch exec` puts this folder on PYTHONPATH,
+so that Python imports this file at its start; the file steps aside for the sitecustomize that it
+hides.
 """
 
 import importlib.abc
@@ -19,13 +19,13 @@ _HERE = str(Path(__file__).resolve().parent)
 
 
 def own_device(wanted: object, local_rank: int, own: int, count: int) -> object:
-    """The device that a call of set_device means.
+    """Return the device that a call of set_device means.
 
     Args:
-        wanted: what the script asked for: an ordinal, "cuda:1", or a torch.device.
-        local_rank: of this rank.
+        wanted: the script's argument: an ordinal, "cuda:1", or a torch.device.
+        local_rank: local rank of this rank.
         own: ordinal of its GPU among those it sees.
-        count: how many it sees; where ranks share GPUs, scripts ask for local_rank % count.
+        count: number of GPUs that it sees; if ranks share GPUs, scripts use local_rank % count.
     """
     if isinstance(wanted, str):
         index: object = wanted.removeprefix("cuda:")

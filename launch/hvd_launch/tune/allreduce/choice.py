@@ -1,4 +1,4 @@
-"""From measured times to the settings that promise most. Pure."""
+"""The choice of the most promising settings from measured times. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvd_launch.backends.tuning import DEFAULT, Candidates
 
 # us by candidate, then by message_bytes, then by round.
 Times = Mapping[str, Mapping[int, Mapping[int, float]]]
-# A candidate that takes so many times as long as the best is measured once.
+# A candidate that takes this many times as long as the best is measured only once.
 HOPELESS = 3.0
 
 
@@ -22,7 +22,7 @@ class Proposal:
 
     Attributes:
         choices: (least message_bytes, candidate), ascending from 0.
-        expected: speed over that of the library as it is, geometric mean over the sizes.
+        expected: speedup over the library's default, geometric mean over the sizes.
     """
 
     choices: tuple[tuple[int, str], ...]
@@ -30,12 +30,12 @@ class Proposal:
 
     @property
     def single(self) -> str | None:
-        """The one candidate that takes all sizes, if there is one."""
+        """Return the one candidate for all sizes, if there is one."""
         return self.choices[0][1] if len(self.choices) == 1 else None
 
 
 def compare(times: Times, base: str, name: str, message_bytes: int) -> Interval | None:
-    """The gain of a candidate at one size, by the rounds in which both were measured."""
+    """Return the gain of a candidate at one size, from rounds in which both were measured."""
     before = times.get(base, {}).get(message_bytes, {})
     after = times.get(name, {}).get(message_bytes, {})
     rounds = sorted(before.keys() & after.keys())
@@ -45,18 +45,18 @@ def compare(times: Times, base: str, name: str, message_bytes: int) -> Interval 
 
 
 def choose(times: Times, candidates: Candidates, mixed: bool) -> Proposal:
-    """The proposal that promises most; the library as it is where nothing promises a gain.
+    """Return the most promising proposal; the library's default if none promises a gain.
 
     Args:
-        times: what was measured.
-        candidates: of the library.
-        mixed: a size may take another candidate than the next one does.
+        times: the measured times.
+        candidates: the library's candidates.
+        mixed: whether sizes may have different candidates.
     """
     sizes = sorted(times[DEFAULT])
     proposals = [Proposal(((0, DEFAULT),), 1.0)]
     for candidate in candidates.all[1:]:
         if mixed and candidate.rule is not None:
-            continue  # rules for each size say as much, and leave the shortest messages alone
+            continue  # rules by size express the same, and do not change the shortest messages
         expected = _expected(times, dict.fromkeys(sizes, candidate.name))
         if expected is not None and expected.gained:
             proposals.append(Proposal(((0, candidate.name),), expected.estimate))
@@ -77,9 +77,9 @@ def hopeless(times: Times, name: str, message_bytes: int) -> bool:
 
 
 def _by_size(times: Times, candidates: Candidates, sizes: list[int]) -> dict[int, str]:
-    """For each size the fastest of those that beat the base there and at the next sizes.
+    """Return for each size the fastest candidate that beat the base there and at the next sizes.
 
-    Without a base, where none beat the library's own choice, the fastest of all.
+    Without a base, if none beat the library's own choice, it is the fastest of all.
     """
     names = [candidate.name for candidate in candidates.all if candidate.rule is not None]
     gains = [
@@ -108,7 +108,7 @@ def _fastest(times: Times, names: Sequence[str], size: int) -> str:
 
 
 def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
-    """Speed over the default's, by round; None where a size was given up."""
+    """Return the speedup over the default, by round; None if a size was abandoned."""
     before = [times[DEFAULT][size] for size in by_size]
     after = [times.get(name, {}).get(size, {}) for size, name in by_size.items()]
     rounds = sorted(set.intersection(*(set(by_round) for by_round in (*before, *after))))
@@ -125,7 +125,7 @@ def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
 
 
 def _merged(by_size: Mapping[int, str], shortest: str) -> tuple[tuple[int, str], ...]:
-    """Neighbors that choose alike as one; what is shorter than all measured takes `shortest`."""
+    """Merge neighbors with equal choices; messages below the measured sizes get `shortest`."""
     merged = [(0, shortest)]
     for size, name in sorted(by_size.items()):
         if merged[-1][1] != name:

@@ -1,4 +1,4 @@
-"""`hvd-launch tune allreduce --memory device`: what carries gradients on GPUs."""
+"""`hvd-launch tune allreduce --memory device`: the carriers of gradients on GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEASURE = "hvd_ext.arena.cuda.measure"
 
 
 def run(options: argparse.Namespace, sizes: Sequence[int], target: Target) -> int:
-    """Measure in one job, which writes its row into the folder's table; 0.
+    """Measure in one job, which writes its row into the folder's table; returns 0.
 
     Raises:
         HvdExtError: the job failed.

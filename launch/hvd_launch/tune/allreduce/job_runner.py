@@ -1,4 +1,4 @@
-"""The jobs of `tune allreduce`: one candidate at all sizes each, and none twice."""
+"""The jobs of `tune allreduce`: each measures one candidate at all sizes, none twice."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hvd_launch.tune.common.target import Target
 _FIRST_TIMEOUT_S = 600.0
 # A forced algorithm may be slow, or hang.
 _TIMEOUT_FACTOR, _TIMEOUT_LEAST_S = 10, 60.0
-# Limit of a size's samples, in times of the library's default.
+# Time limit of a size's samples, as a multiple of the library's default.
 _IN_VAIN = 4.0
 
 
 class JobRunner:
-    """Runs what the journal does not hold yet, and keeps count for the progress bar."""
+    """Runs the jobs that the journal does not have yet, and counts for the progress bar."""
 
     def __init__(self, target: Target, journal: Journal, advance: Advance) -> None:
         self.target = target
@@ -38,7 +38,7 @@ class JobRunner:
         self._advance(self._done, what, self.total)
 
     def count(self) -> None:
-        """Count a job as done, whether it was run, known, or left out."""
+        """Count a job as done, whether it ran, was in the journal, or was left out."""
         self._done += 1
 
     def run(
@@ -87,7 +87,7 @@ class JobRunner:
         return reason
 
     def times(self, phase: str) -> dict[str, dict[int, dict[int, float]]]:
-        """By candidate, size and round, in us: the median of a job's samples; whole jobs only."""
+        """Return medians of whole jobs' samples in us, by candidate, size and round."""
         whole = {_attempt(entry) for entry in self.journal.find(kind="job", phase=phase, ok=True)}
         times: dict[str, dict[int, dict[int, float]]] = {}
         for entry in self.journal.find(kind="time", phase=phase):
@@ -111,14 +111,14 @@ class JobRunner:
 
 
 def _attempt(entry: Entry) -> tuple[Any, ...]:
-    """Which job an entry is of."""
+    """Return the key of an entry's job."""
     return tuple(entry.get(name) for name in ("candidate", "round", "attempt"))
 
 
 def _not_taken(
     library: MpiLibrary, settings: Sequence[Setting], entries: Iterable[Entry]
 ) -> str | None:
-    """Which variable the library says it has at another value, if any."""
+    """Return a variable for which the library reports another value, if any."""
     facts = [entry for entry in entries if entry["kind"] == "facts"]
     values: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
     for setting in settings:

@@ -1,7 +1,7 @@
 """Choices by message size in the MPI library's own form. Pure.
 
-Rules hold for one number of ranks: a communicator of another size is served as before,
-where the library's form can say so.
+Rules are valid for one number of ranks: a communicator of another size is served as before, if the
+library's form can express that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hvd_launch.backends.libraries import LIBRARIES, Backend
 from hvd_launch.backends.tuning import Candidates, NativeRules, RuleRequest
 
 FILES = tuple({lib.rules_file: None for lib in LIBRARIES.values() if lib.rules_file})
-# From which message_bytes on which candidate, ascending from 0.
+# Pairs of least message_bytes and candidate, ascending from 0.
 Choices = Sequence[tuple[int, str]]
 
 
@@ -27,14 +27,14 @@ def native_rules(
     folder: Path,
     selection: Mapping[str, Any] | None = None,
 ) -> NativeRules | None:
-    """The native form of choices that differ by size; None where a library has none.
+    """Return the native form of choices that differ by size; None if a library has none.
 
     Args:
-        backend: whose form.
+        backend: the library.
         candidates: those that `choices` names.
-        choices: what the library is to do; its base candidate needs no rule.
-        size: number of ranks that they hold for.
-        folder: where the file will be; variables name it there.
+        choices: the choices for the library; its base candidate needs no rule.
+        size: number of ranks for which they are valid.
+        folder: folder of the file, which variables name.
         selection: the library's built-in choices, as `rank.py` reads them.
     """
     rules = [

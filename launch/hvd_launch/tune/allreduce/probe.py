@@ -1,9 +1,9 @@
-"""Does the library follow rules by message size? Some sizes get a slow algorithm, to see. Pure.
+"""A test whether the library follows rules by message size, with a slow algorithm. Pure.
 
 A library may ignore its documented rules, and MPI_T reports at most that a variable was read. So
-three kinds of jobs are interleaved: with the choices as they are, with
-a slow algorithm forced at all sizes, and with rules that name it at some sizes. These have to take
-as long as where it is forced, and the others as long as with the choices.
+three kinds of jobs are interleaved: with the choices, with a slow algorithm forced at all sizes,
+and with rules that name the slow algorithm at some sizes. These sizes must take as long as when it
+is forced, and all others as long as with the choices.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from hvd_launch.backends.tuning import DEFAULT, Candidates
 from hvd_launch.tune.allreduce.choice import Times
 
-# How many times as long the slow algorithm has to take, for a size to count.
+# How many times as long the slow algorithm must take for a size to count.
 _TELLING = 1.5
-# Turns until the least times of all are believed.
+# Turns until the minimum times count as reliable.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 Choices = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Choices that are slow at some sizes on purpose.
+    """Choices that are deliberately slow at some sizes.
 
     Attributes:
         slow: the slow candidate.
-        sizes: where it is named: if possible neither the shortest nor the longest.
+        sizes: the sizes for which it is named, if possible neither the shortest nor the longest.
         choices: (least message_bytes, candidate), ascending from 0.
     """
 
@@ -39,7 +39,7 @@ class Probe:
 
 
 def plan(times: Times, candidates: Candidates, choices: Choices) -> Probe | None:
-    """The probe of these choices; None where no algorithm is slow enough to be seen."""
+    """Make the probe of these choices; None if no algorithm is slow enough to be noticed."""
     every = sorted(times[DEFAULT])
     sizes = tuple(every[1:-1] or every[-1:])
     ratios = {
@@ -64,13 +64,13 @@ def ignored(
     forced: Mapping[int, float],
     probed: Mapping[int, float],
 ) -> list[int]:
-    """The sizes at which the library was seen not to do what the rules say.
+    """Return the sizes at which the library did not follow the rules.
 
     Args:
-        probe: what was run.
-        usual: the time of each size with the choices as they are.
-        forced: with the slow candidate.
-        probed: with the probe's choices.
+        probe: the probe that was run.
+        usual: the time of each size with the choices.
+        forced: the time with the slow candidate.
+        probed: the time with the probe's choices.
     """
     wrong = []
     for size, time in probed.items():
@@ -81,7 +81,7 @@ def ignored(
 
 
 def _slower(times: Times, name: str, choices: Choices, sizes: Sequence[int]) -> float:
-    """How many times as long a candidate takes as what is chosen: geometric mean."""
+    """Return how many times as long a candidate takes as the choices: geometric mean."""
     logs = [
         math.log(min(times[name][s].values()) / min(times[_at(choices, s)][s].values()))
         for s in sizes

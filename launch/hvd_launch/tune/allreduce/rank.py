@@ -1,4 +1,4 @@
-"""One rank of a measuring job: times allreduce, and reports what the library says of itself.
+"""One rank of a measuring job: times allreduce, and reports the library's settings.
 
 Rank 0 prints lines of MARK and JSON; `hvd-launch tune allreduce`
 reads them. The one argument is a JSON object: see `Assignment`.
@@ -44,8 +44,8 @@ class Assignment:
 
     Attributes:
         sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
-        limits_us: for each size, the time of one call from which more calls are not worth it.
-        read: control variables to ask the library for (MPI_T).
+        limits_us: for each size, the time of a call beyond which further calls do not pay.
+        read: control variables to read from the library (MPI_T).
         selection: report the built-in choices of this library, in parts.
         table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.
     """
@@ -58,7 +58,7 @@ class Assignment:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the argument says, on all ranks."""
+    """Measure as the argument says, on all ranks."""
     from mpi4py import MPI
 
     task = Assignment(**json.loads(arguments[0]))
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write(entry: dict[str, Any]) -> None:
-    # One write: what other ranks print does not come in between.
+    # One write, so that other ranks' output does not get in between.
     os.write(1, f"{MARK}{json.dumps(entry)}\n".encode())
 
 
@@ -127,18 +127,18 @@ def _facts(world: MPI.Comm, task: Assignment) -> dict[str, Any]:
 
 
 def _library() -> str:
-    """The file of the MPI library that this process runs."""
+    """Return the file of the MPI library that this process uses."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines)
     return next(path for path in paths if re.match(r"libmpi(ch)?\.so", Path(path).name))
 
 
 def _control_variables(library: str, names: Sequence[str]) -> dict[str, int | str | None]:
-    """The library's values of these control variables; None for a missing one."""
+    """Return the library's values of these control variables; None for a missing one."""
     from mpi4py import MPI
 
     mpi = ctypes.CDLL(library)
-    # Asked for less, Open MPI 5 takes the level of the whole library down to it.
+    # With a lower level, Open MPI 5 lowers the thread level of the whole library.
     if not names or mpi.MPI_T_init_thread(MPI.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())):
         return dict.fromkeys(names)
     return {name: _control_variable(mpi, name) for name in names}
@@ -160,7 +160,7 @@ def _control_variable(mpi: ctypes.CDLL, name: str) -> int | str | None:
 
 
 def _built_in_selection(library: str) -> list[str]:
-    """In parts: not every launcher leaves long lines whole."""
+    """Print in parts, because not every launcher leaves long lines whole."""
     text = LIBRARIES[library].built_in_selection(Path(_library())) if library else ""
     return [text[at : at + _PART] for at in range(0, len(text), _PART)]
 

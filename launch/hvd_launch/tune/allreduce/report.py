@@ -21,7 +21,7 @@ _LEFT_ALONE = (DEFAULT, "native")
 
 
 def print_result(result: Result, folder: Path, console: Console) -> None:
-    """Print what was decided; the times of all candidates are in the JSON."""
+    """Print the decisions; the times of all candidates are in the JSON."""
     for name, reason in result.dropped.items():
         console.print(f"{name} was skipped: it {reason}", markup=False, highlight=False)
     size = result.facts["size"]
@@ -52,7 +52,7 @@ def print_result(result: Result, folder: Path, console: Console) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The result in JSON's types; times are medians over the rounds, in us."""
+    """Return the result in JSON's types; times are medians over the rounds, in us."""
     facts = {name: value for name, value in result.facts.items() if name != "selection"}
     return {
         "facts": facts,
@@ -88,7 +88,7 @@ def _medians(result: Result) -> dict[str, dict[int, float]]:
 
 
 def _print_verdict(verdict: Verdict, against: str, console: Console) -> None:
-    """The sizes for which another algorithm was chosen, and the gain over all of them."""
+    """Return sizes for which another algorithm was chosen, and the gain over all of them."""
     table = Table(box=None, pad_edge=False)
     for name in ("message", "takes", "times as fast", "95 % interval"):
         table.add_column(name, justify="left" if name == "takes" else "right", no_wrap=True)

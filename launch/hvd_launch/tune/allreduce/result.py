@@ -15,7 +15,7 @@ from hvd_launch.tune.allreduce.choice import Proposal, Times
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a choice, measured against the one it would replace."""
+    """Result of a choice, compared with the one that it would replace."""
 
     proposal: Proposal
     settings: tuple[Setting, ...]
@@ -26,7 +26,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """Results; None where nothing promised a gain, and so nothing was tried."""
+    """Results; None if nothing promised a gain, so nothing was tried."""
 
     facts: dict[str, Any]
     candidates: Candidates

@@ -21,7 +21,7 @@ _HOSTS = (2, 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of either."""
+    """Add the options of both."""
     group = parser.add_argument_group("simulated clusters (with SimGrid)")
     group.add_argument(
         "--calibrate",
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted(options: argparse.Namespace) -> bool:
-    """Whether the options ask for one of these."""
+    """Whether the options request one of these."""
     return options.calibrate is not None or options.simulate is not None
 
 
@@ -178,11 +178,11 @@ def _measure(options: argparse.Namespace, output: Path) -> None:
 
 
 def _library(name: str | None) -> str:
-    """Which library's own allreduce is to be beaten.
+    """Return the library whose own allreduce must be beaten.
 
     Raises:
-        UsageError: SMPI has not its choices.
-        HvdExtError: none was named, and none was found here.
+        UsageError: SMPI does not have its choices.
+        HvdExtError: no library was named, and none was found here.
     """
     from hvd_launch.backends.detect import find_backend
 

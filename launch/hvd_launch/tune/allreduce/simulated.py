@@ -27,9 +27,9 @@ class Request:
     Attributes:
         platform: the cluster.
         nodes: each number of nodes.
-        ranks_per_node: on each.
+        ranks_per_node: ranks on each node.
         sizes: message_bytes, ascending.
-        library: whose own allreduce is the one to beat: an MpiFacts.simulated_as.
+        library: library whose own allreduce must be beaten: an MpiFacts.simulated_as.
     """
 
     platform: Platform
@@ -39,16 +39,16 @@ class Request:
     library: str
 
     def subject(self) -> dict[str, Any]:
-        """Common properties of results that may be merged."""
+        """Return the properties that results must share to be merged."""
         return {"what": "simulate", "platform": asdict(self.platform), "library": self.library}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that there is to simulate.
+    """The simulations to run.
 
     Attributes:
-        situations: the rows to be.
+        situations: the future rows.
         cases: hvd_ext's algorithms, the quickest first.
         refused: a line for each row and trace that would be too large.
     """
@@ -62,14 +62,14 @@ class Plan:
         return len(self.cases) + len(self.situations)
 
     def expected_s(self, sizes: Sequence[int]) -> float:
-        """How long it takes, on all cores of this machine."""
+        """Return how long it takes, on all cores of this machine."""
         total = sum(case.expected_s for case in self.cases)
         total += sum(library_s(situation, sizes) for situation in self.situations)
         return total / (os.cpu_count() or 1)
 
 
 def make_plan(request: Request) -> Plan:
-    """The plan of a request.
+    """Plan a request.
 
     Raises:
         UsageError: the platform cannot have so many nodes.
@@ -90,7 +90,7 @@ def make_plan(request: Request) -> Plan:
 
 
 def simulate(request: Request, planned: Plan, journal: Journal, advance: Advance) -> list[Row]:
-    """Do all that the journal does not hold yet, on all cores; a row for each situation.
+    """Run the simulations that the journal does not have, on all cores; a row for each situation.
 
     Raises:
         HvdExtError: a simulation failed; those that are done are in the journal.

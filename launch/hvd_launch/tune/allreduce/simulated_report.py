@@ -17,7 +17,7 @@ from hvd_launch.tune.allreduce.simulated import Plan
 
 
 def print_plan(planned: Plan, sizes: Sequence[int], console: Console) -> None:
-    """The planned simulations, and their time."""
+    """Print the planned simulations, and their time."""
     table = Table(title="To simulate", title_justify="left")
     for name in ("nodes x ranks", "algorithms", "messages", "cases"):
         table.add_column(name, justify="left" if name == "algorithms" else "right")
@@ -33,7 +33,7 @@ def print_plan(planned: Plan, sizes: Sequence[int], console: Console) -> None:
 
 
 def print_rows(rows: Sequence[Row], console: Console) -> None:
-    """The fastest by message size, a table for each row."""
+    """Print the fastest algorithm by message size, a table for each row."""
     for row in rows:
         table = Table(
             title=f"{counted(row.nodes, 'node')}, {counted(row.ranks_per_node, 'rank')} per node, "
@@ -56,7 +56,7 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
 
 
 def print_platform(found: Mapping[str, float], path: Path, console: Console) -> None:
-    """The result of a calibration."""
+    """Print the result of a calibration."""
     table = Table(title="This cluster, as the simulator sees it", title_justify="left")
     for name in ("", "value"):
         table.add_column(name, justify="left" if not name else "right")
@@ -68,7 +68,7 @@ def print_platform(found: Mapping[str, float], path: Path, console: Console) -> 
 
 
 def as_json(rows: Sequence[Row], planned: Plan) -> dict[str, Any]:
-    """The result in JSON's types; times are in us."""
+    """Return the result in JSON's types; times are in us."""
     return {
         "rows": [
             {

@@ -1,4 +1,4 @@
-"""`hvd-launch tune allreduce`: measure, choose, write down, and measure what was chosen.
+"""`hvd-launch tune allreduce`: measure, choose, write the choice, and measure it.
 
 A job measures one candidate at all sizes. Candidates are interleaved, round by round, so that
 a disturbance affects all. The choice is then interleaved with the library's default, in separate
@@ -36,7 +36,7 @@ from hvd_launch.tune.common.target import Target, check_unset
 
 _TABLE_TIMEOUT_S = 3600.0
 TUNED, TABLE = "tuned", "tuned with hvd_ext's table"
-# The phase, and a folder while it lasts.
+# The phase, and its folder.
 _PROBE = "probe"
 
 
@@ -61,7 +61,7 @@ class Request:
     with_table: bool
 
     def subject(self, library_name: str) -> dict[str, Any]:
-        """Common properties of measurements that may be merged."""
+        """Return the properties that measurements must share to be merged."""
         return {
             "what": "allreduce",
             "library": library_name,
@@ -80,11 +80,11 @@ class Tuning:
         self._jobs = JobRunner(request.target, journal, advance)
 
     def run(self) -> Result:
-        """Do all that the journal does not hold yet.
+        """Do all measurements that the journal does not have yet.
 
         Raises:
-            HvdExtError: the library as it is cannot be measured.
-            UsageError: the environment forces what is to be measured.
+            HvdExtError: the library's default cannot be measured.
+            UsageError: the environment sets a variable that would be measured.
         """
         request = self._request
         facts = self._facts()
@@ -111,7 +111,7 @@ class Tuning:
         return Result(facts, found, times, native, table, dropped)
 
     def _facts(self) -> dict[str, Any]:
-        """The library's report of itself, and of the ranks' hosts."""
+        """Return the library's report of itself, and of the ranks' hosts."""
         self._jobs.run(
             "facts", Candidate(DEFAULT, ()), 0, (), {"selection": self._request.target.backend.name}
         )
@@ -167,7 +167,7 @@ class Tuning:
     def _ignored(
         self, found: Candidates, proposal: Proposal, times: Times, facts: dict[str, Any]
     ) -> list[int]:
-        """The sizes at which the library is seen not to follow the proposal's form."""
+        """Return the sizes at which the library does not follow the proposal."""
         tried = probe.plan(times, found, proposal.choices)
         if tried is None:
             return []
@@ -283,10 +283,10 @@ class Tuning:
 
 
 def from_ratio(before: Iterable[float], after: Iterable[float]) -> list[float]:
-    """Logarithms of before / after, pair by pair."""
+    """Return the logarithms of before / after, pair by pair."""
     return [math.log(b / a) for b, a in zip(before, after, strict=True)]
 
 
 def _digest(what: object) -> str:
-    """A digest that distinguishes measurements of one choice from those of another."""
+    """Return a digest that distinguishes the measurements of different choices."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]

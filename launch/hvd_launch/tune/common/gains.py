@@ -6,7 +6,7 @@ from hvd_ext.arithmetic.statistics import Interval
 
 
 def gain_cells(found: Interval) -> tuple[str, str]:
-    """A gain, and its interval where there were enough rounds for one."""
+    """Format a gain, and its interval if there were enough rounds."""
     if found.uncertain:
         return f"{found.estimate:.2f}", "too few rounds"
     return f"{found.estimate:.2f}", f"{found.low:.2f} to {found.high:.2f}"

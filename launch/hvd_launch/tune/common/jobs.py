@@ -1,4 +1,4 @@
-"""Runs a job to its end, line by line, and leaves nothing of it behind."""
+"""Runs a job to its end, line by line, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hvd_launch.settings import Setting
 from hvd_launch.tune.common.target import Target
 
 _LAST_LINES = 12
-# A launcher that is asked to stop needs a moment to stop the ranks on other hosts.
+# A launcher that must stop needs a moment to stop the ranks on other hosts.
 _GRACE_S = 10.0
 
 
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed, in one line; its last lines follow."""
+        """Return why it failed, in one line; its last lines follow."""
         how = "timed out" if self.code is None else f"ended with code {self.code}"
         return "\n".join([f"{how} after {self.wall_s:.0f} s; its last lines:", *self.last])
 
@@ -48,10 +48,10 @@ def run(
     timeout_s: float,
     read: Callable[[str], None],
 ) -> Outcome:
-    """Run `command` at every rank; `read` gets each line that the job prints.
+    """Run `command` on every rank; `read` gets each line that the job prints.
 
-    The ranks have what `hvd-launch run` would set, and then `settings`. The job ends with
-    this call, also by an exception.
+    The ranks get the variables that `hvd-launch run` would set, and then `settings`. The job ends
+    with this call, also after an exception.
     """
     usual = job_settings(target.backend.library, os.environ).given
     settings = (*usual, *settings)
@@ -84,7 +84,7 @@ def _follow(
     last: deque[str],
     read: Callable[[str], None],
 ) -> bool:
-    """Hand on the lines until the job ends (True) or its time is up (False)."""
+    """Pass the lines on until the job ends (True) or its time is up (False)."""
     assert process.stdout is not None
     pending = b""
     with selectors.DefaultSelector() as selector:

@@ -31,7 +31,7 @@ class Journal:
     """A file of entries that only grows. Its first line says what is measured.
 
     Attributes:
-        entries: what it holds, without the first line.
+        entries: its entries, without the first line.
     """
 
     def __init__(self, path: Path, subject: Mapping[str, Any], fresh: bool = False) -> None:
@@ -64,7 +64,7 @@ class Journal:
         """Add an entry; it is on disk when this returns.
 
         Raises:
-            HvdExtError: it cannot be.
+            HvdExtError: it cannot be written.
         """
         try:
             self._write(entry)
@@ -114,7 +114,7 @@ class Journal:
 
 
 def _sound(entry: object) -> bool:
-    """Whether an entry holds what one of its kind has to, and its times and rate are above 0."""
+    """Whether an entry has all keys of its kind, and its times and rate are above 0."""
     if not isinstance(entry, dict):
         return False
     kind = str(entry.get("kind"))

@@ -30,14 +30,14 @@ class Target:
 
     @property
     def names(self) -> list[str]:
-        """The hosts and their slots; this machine, unless hosts or a scheduler's are meant."""
+        """Return the hosts and their slots; by default the scheduler's, or this machine."""
         if self.hosts or slurm.allocated(os.environ):
             return [f"{host.name}:{host.slots}" for host in self.hosts]
         return [socket.gethostname()]
 
     @property
     def library(self) -> str:
-        """The library's name and version, as a journal has it."""
+        """Return the library's name and version, for a journal."""
         return f"{self.backend.name} {'.'.join(map(str, self.backend.version))}"
 
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def target_of(options: argparse.Namespace) -> Target:
-    """The target of the options.
+    """Return the target of the options.
 
     Raises:
         UsageError: a host is unknown, or has too few slots.
@@ -85,7 +85,7 @@ def target_of(options: argparse.Namespace) -> Target:
 
 
 def check_results(folder: Path, names: Iterable[str]) -> None:
-    """Make the folder, and raise a UsageError where a result could not be written after hours."""
+    """Make the folder; raises a UsageError now if results could not be written later."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"-o {folder}: not a folder")
     make_folder(folder)
@@ -94,9 +94,9 @@ def check_results(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_unset(settings: Iterable[Setting]) -> None:
-    """Raise a UsageError where the environment has a variable that is to be tuned.
+    """Raise a UsageError if the environment sets a variable that is to be tuned.
 
-    It would be in force in the jobs that leave it to the library.
+    It would also apply to the jobs that use the library's default.
     """
     for name in sorted({setting.name for setting in settings}):
         if name in os.environ:

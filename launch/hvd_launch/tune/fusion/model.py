@@ -1,4 +1,4 @@
-"""`hvd-launch tune fusion`: which settings of Horovod's fusion to try, and which to keep.
+"""`hvd-launch tune fusion`: the settings of Horovod's fusion to try, and those to keep.
 
 A step's time is modelled as
 
@@ -6,8 +6,8 @@ A step's time is modelled as
 
 t1 is the latency of as many messages as the threshold makes of the gradients; t2 the part of
 the last message that no computation hides; t3 the wait for the next cycle; t4 the background
-thread's own work each cycle. All are at least 0. The model only proposes: what is kept was
-measured to be faster than Horovod's defaults, interleaved with them.
+thread's own work each cycle. All are at least 0. The model only proposes. A setting is kept only if
+it was measured to be faster than Horovod's defaults, interleaved with them.
 """
 
 from __future__ import annotations
@@ -92,28 +92,28 @@ def propose(rates: Mapping[Point, float]) -> Point | None:
 
 
 def fit(rates: Mapping[Point, float]) -> tuple[float, ...]:
-    """The model's five terms, each at least 0, by least squares; times are 1 / rate."""
+    """Fit the model's five terms, each at least 0, by least squares; times are 1 / rate."""
     points = list(rates)
     terms = np.array([_terms(point) for point in points])
     times = np.array([1 / rates[point] for point in points])
-    # Relative errors: a rate is known to so many percent.
+    # Relative errors, because a rate has an error of some percent.
     best, _ = nnls(terms / times[:, None], np.ones(len(points)))
     return tuple(map(float, best))
 
 
 def predict(model: Sequence[float], point: Point) -> float:
-    """The time of a step by the model, in the units of 1 / rate."""
+    """Return the time of a step by the model, in the units of 1 / rate."""
     return float(np.dot(model, _terms(point)))
 
 
 def finalists(rates: Mapping[Point, float], count: int = 2) -> list[Point]:
-    """The fastest of what was tried, the defaults aside."""
+    """Return the fastest of the tried settings, without the defaults."""
     others = [point for point in rates if point not in (DEFAULT, AUTOTUNE)]
     return sorted(others, key=lambda point: -rates[point])[:count]
 
 
 def gains(rates: Mapping[Point, Sequence[float]]) -> dict[Point, Interval]:
-    """How many times as fast as Horovod's defaults each is, by rounds."""
+    """Return the speedup of each setting over Horovod's defaults, by rounds."""
     default = rates[DEFAULT]
     return {
         point: gain([1 / rate for rate in default], [1 / rate for rate in found])
@@ -123,7 +123,7 @@ def gains(rates: Mapping[Point, Sequence[float]]) -> dict[Point, Interval]:
 
 
 def keep(found: Mapping[Point, Interval]) -> Point:
-    """The fastest of those that beat the defaults beyond doubt; else the defaults."""
+    """Return the fastest setting that beat the defaults significantly, or the defaults."""
     better = {point: interval.estimate for point, interval in found.items() if interval.gained}
     return max(better, key=better.__getitem__, default=DEFAULT)
 

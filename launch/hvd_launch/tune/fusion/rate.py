@@ -33,7 +33,7 @@ class Reader:
     """Finds throughputs in lines."""
 
     def __init__(self, pattern: str | None) -> None:
-        """Take `pattern`'s first group, or without one what DEFAULT_PATTERNS find.
+        """Use `pattern`'s first group, or the matches of DEFAULT_PATTERNS.
 
         Raises:
             UsageError: not a regular expression, or it has no group.
@@ -48,7 +48,7 @@ class Reader:
             )
 
     def read(self, line: str) -> Reading | None:
-        """The throughput in a line, if it shows one above 0."""
+        """Return the throughput in a line, if it shows one above 0."""
         for pattern in self._patterns:
             match = pattern.search(line)
             if match and match.group(1):
@@ -62,10 +62,10 @@ class Reader:
 
 
 def throughput(readings: Sequence[Reading]) -> float | None:
-    """One figure for a run: the median of the kind of line that shows it most often.
+    """Return one figure for a run: the median over the most frequent kind of line.
 
-    Among equally frequent kinds the last counts, which is where programs sum up. The first
-    of several readings is left out: programs warm up.
+    Among equally frequent kinds the last one counts, because programs end with a summary. The first
+    of several readings is left out, because programs warm up.
     """
     if not readings:
         return None

@@ -18,7 +18,7 @@ from hvd_launch.tune.fusion.runs import Found
 
 
 def print_found(found: Found, folder: Path, console: Console) -> None:
-    """Print the rates of what was tried, the gains of the best, and what to do with them."""
+    """Print the rates of the tried settings, the gains of the best, and how to use them."""
     unit = "runs/s" if found.by_wall_time else "rate"
     by = ", rates by wall time" if found.by_wall_time else ""
     table = _table(f"Tried once each{by}", "threshold, cycle time", unit, "the model's")

@@ -1,4 +1,4 @@
-"""Runs a training command under settings of Horovod's fusion, and keeps what it printed."""
+"""Runs a training command with settings of Horovod's fusion, and keeps its rates."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Search:
     Attributes:
         target: where the command runs.
         command: what each rank runs; in its words "{run}" becomes the number of the run.
-        reader: finds the throughput in what it prints.
-        seconds: when a run is stopped.
-        trials: how many settings are tried.
-        pairs: runs of each of the best, of the defaults and of autotune.
+        reader: finds the throughput in its output.
+        seconds: time after which a run is stopped.
+        trials: number of settings to try.
+        pairs: runs of each of the best settings, of the defaults and of autotune.
     """
 
     target: Target
@@ -51,9 +51,9 @@ class Found:
     Attributes:
         trials: throughput of each setting's first run.
         finals: throughputs of the best, the defaults and autotune, by round.
-        gains: how many times as fast as the defaults.
-        kept: what to use.
-        by_wall_time: no throughput was printed: rates are 1 / (wall time of a run).
+        gains: speedups over the defaults.
+        kept: the setting to use.
+        by_wall_time: whether no throughput was printed, so rates are 1 / (wall time of a run).
     """
 
     trials: dict[Point, float]
@@ -74,7 +74,7 @@ class Runs:
         self._total = search.trials + 4 * search.pairs
 
     def run(self) -> Found:
-        """Do all that the journal does not hold yet.
+        """Do all runs that the journal does not have yet.
 
         Raises:
             HvdExtError: the command fails with Horovod's defaults.
@@ -82,7 +82,7 @@ class Runs:
         trials: dict[Point, float] = {}
         failed: dict[Point, float] = {}
         while len(trials) + len(failed) < self._search.trials:
-            # A failed run counts as tried, and as hopelessly slow.
+            # A failed run counts as tried, and as very slow.
             point = propose(trials | failed)
             if point is None:
                 break
@@ -98,7 +98,7 @@ class Runs:
             for point in list(finals) if number % 2 == 0 else list(finals)[::-1]:
                 rate = self._rate("final", point, number)
                 if rate is None:
-                    # Not to be relied on, whatever it did in other rounds.
+                    # A setting that failed once is not used, whatever its other rounds were.
                     del finals[point]
                 else:
                     finals[point].append(rate)
@@ -106,14 +106,14 @@ class Runs:
         return Found(trials, finals, found, keep(found), self._by_wall_time())
 
     def _rate(self, phase: str, point: Point, number: int) -> float | None:
-        """The throughput of one run; None if it failed."""
+        """Return the throughput of one run; None if it failed."""
         key = {"phase": phase, "setting": [point.threshold_mib, point.cycle_ms], "round": number}
         self._advance(self._done, f"{phase} {point.name}", self._total)
         self._done += 1
         done = self._journal.find(kind="run", **key)
         if done and done[-1]["rate"] is not None:
             return float(done[-1]["rate"])
-        # Told apart even from a run that was killed.
+        # Different also from the number of a run that was killed.
         run_name = str(len(self._journal.find(kind="start")))
         self._journal.append({"kind": "start", **key})
         command = [word.replace("{run}", run_name) for word in self._search.command]
@@ -156,13 +156,13 @@ class Runs:
         return rate
 
     def _by_wall_time(self) -> bool:
-        """Whether the first run printed no throughput, so that all are compared by their time."""
+        """Whether the first run printed no throughput, so that wall times are compared."""
         whole = [entry for entry in self._journal.find(kind="run") if entry["rate"] is not None]
         return bool(whole) and bool(whole[0]["by_wall_time"])
 
 
 def subject(search: Search) -> dict[str, Any]:
-    """Common properties of measurements that may be merged."""
+    """Return the properties that measurements must share to be merged."""
     return {
         "what": "fusion",
         "library": search.target.library,
