@@ -24,7 +24,7 @@ from hvd_ext.events import region as region
 
 
 def get_include() -> str:
-    """The folder of `hvprof.h` and `hvprof.f90`, for programs in C, C++ and Fortran."""
+    """Return the folder of `hvprof.h` and `hvprof.f90`, for programs in C, C++ and Fortran."""
     return str(Path(__file__).resolve().with_name("include"))
 
 
@@ -64,7 +64,7 @@ def watch_exchange(optimizer: Any) -> None:
 
     @functools.wraps(synchronize)
     def watched() -> None:
-        if hand_over is not None:  # what backward did not hand over is exposed already
+        if hand_over is not None:  # the rest is recorded as exposed already
             optimizer._allreduce_grad_async = hand_over
         with region("exposed", kind="communication"):
             synchronize()

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from hvd_ext import cli
 
-# A module each in hvprof.commands, with HELP, ABOUT, EXAMPLE, add_arguments(parser), run(options).
+# Each is a module in hvprof.commands with HELP, ABOUT, EXAMPLE, add_arguments(parser),
+# run(options).
 SUBCOMMANDS = {
     "record": "record",
     "env": "env",

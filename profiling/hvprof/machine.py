@@ -16,9 +16,9 @@ class RunUsage:
         process_s, process_queued_s: the same, summed over all threads; those that have ended
             are missing in the second.
         before_s, after_s: until its first call began, and since its last one ended.
-        file_bytes: that its system calls read and wrote, those of sockets included.
+        file_bytes: bytes that its system calls read and wrote, those of sockets included.
         threads: alive at the end.
-        calling_threads: that called MPI, at most 64.
+        calling_threads: threads that called MPI, at most 64.
     """
 
     finalize_s: float
@@ -72,10 +72,10 @@ class Flow:
     """The traffic of a rank to another host, by TCP.
 
     Attributes:
-        rank: that sent it.
+        rank: the rank that sent it.
         host, to: names of the hosts.
         busy_s: time in which some of it waited to be delivered, and the peer would take it.
-        acked_bytes: that the peer's host acknowledged.
+        acked_bytes: bytes that the peer's host acknowledged.
         resent: segments that were sent again.
     """
 

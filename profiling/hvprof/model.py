@@ -32,7 +32,7 @@ class Cell:
         time_s: summed over the calls.
         wait_s: the part of it spent in waiting for other ranks to arrive; None if unknown.
         min_s, max_s: the shortest and the longest call.
-        datatype: MPI's name of it, or "derived 8 B"; "" where there is none to know.
+        datatype: its name in MPI, or "derived 8 B"; "" where there is none to know.
         communicator: the `id` of one of the rank's communicators; "" where there is none.
         histogram: (bucket, calls) for each bucket of times with calls, ascending;
             `bucket_edges_s` says what a bucket holds.
@@ -71,7 +71,7 @@ class Communicator:
     Attributes:
         id: 16 hex digits, the same on all its ranks and in each run of one program.
         size: number of ranks (of the other group, between two groups).
-        name: as MPI_Comm_set_name gave it.
+        name: the name that MPI_Comm_set_name gave it.
         ranks: the world ranks in it: "0-511", "0-6:2" (every second) or "0,3,5,...".
         rank: this rank's own number in it.
     """
@@ -109,12 +109,12 @@ class Site:
     """The calls of one operation from one place in the program.
 
     Attributes:
-        operation: as in Cell; "" for all calls of places that found no room.
+        operation: see Cell; "" for all calls of places that found no room.
         object: path of the executable or library, or of the file of Python whose line called an
             extension module; "" where it is not known.
-        offset: in an executable or library, of the instruction after the call.
-        calls: that succeeded; time_s is their sum, max_s the longest.
-        line: in a file of Python; 0 for an executable or library.
+        offset: offset of the instruction after the call, in an executable or library.
+        calls: calls that succeeded; time_s is the sum of their times, max_s the longest.
+        line: line in a file of Python; 0 for an executable or library.
     """
 
     operation: str
@@ -161,15 +161,15 @@ class Step:
     Attributes:
         index: number of the step, from 0; of a sum, how many steps are in it.
         start_s: after the rank's start.
-        cpu_s: that the thread was on a core, as the kernel counts.
-        queued_s: that it was ready to run while others had the cores, outside of regions of
+        cpu_s: time that the thread was on a core, as the kernel counts it.
+        queued_s: time that it was ready to run while others had the cores, outside of regions of
             kind "communication" and "io"; None where the kernel does not count it.
         queued_blocked_s: the same, within such regions.
-        communicating_s: that other threads which communicate (called MPI, or reported an
+        communicating_s: time that other threads which communicate (called MPI, or reported an
             exchange) were on a core.
-        process_s: that any thread of the process was.
+        process_s: time that any thread of the process was on a core.
         preemptions: how often the thread lost its core to another.
-        page_faults: of the thread.
+        page_faults: the thread's page faults.
     """
 
     index: int
@@ -265,9 +265,9 @@ class RankRecording:
         usage: None where the rank did not come to MPI_Finalize, or in format 3.
         machine: None in recordings of before November 2026.
         sites: places in the program that call MPI; empty in earlier recordings.
-        seen_unix_s: of an unfinished rank, its last sign of life; None where it gave none.
-        open_call: of an unfinished rank, the operation that its first thread was in; "" outside.
-        open_s: for how long it had been in it.
+        seen_unix_s: last sign of life of an unfinished rank; None if it gave none.
+        open_call: operation that the first thread of an unfinished rank was in; "" for none.
+        open_s: time since that operation began.
     """
 
     rank: int
@@ -324,16 +324,16 @@ class Recording:
 
     Attributes:
         directory: the recording's.
-        ranks: in ascending order.
-        command: as it was typed; secrets are masked.
-        host: on which `hvprof record` ran.
+        ranks: the ranks in ascending order.
+        command: the command as it was typed; secrets are masked.
+        host: the host on which `hvprof record` ran.
         start_unix_s, duration_s, exit_code: None where `hvprof record` was cut short or did not
             start the job (HVPROF_DIR and LD_PRELOAD were set manually).
-        versions: of hvd_ext, Horovod, torch and MPI packages, by name.
+        versions: versions of hvd_ext, Horovod, torch and MPI packages, by name.
         source: "mpi", or "timeline" for a Horovod timeline, which holds rank 0's fused calls.
         rank_files: the file of each rank, by number.
         hang: why ranks were blocked, where `hvprof record` found that while the job ran.
-        flows: what the ranks sent between hosts by TCP.
+        flows: the data that the ranks sent between hosts by TCP.
     """
 
     directory: Path
@@ -371,7 +371,7 @@ class Recording:
 
         Args:
             operation: such as "allreduce".
-            traffic: as in `Cell`.
+            traffic: see `Cell`.
 
         Returns:
             Seconds.

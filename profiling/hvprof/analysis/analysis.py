@@ -10,9 +10,9 @@ from hvprof.analysis.findings import Findings
 
 
 class Analysis(Findings):
-    """The findings of a recording, and the advice that follows; reporters take nothing else."""
+    """The findings of a recording, and the advice that follows; reporters use only this."""
 
     @cached_property
     def advice(self) -> list[Advice]:
-        """Changes to try next, the most promising first."""
+        """Return changes to try next, the most promising first."""
         return advise(self)

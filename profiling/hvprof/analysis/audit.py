@@ -1,7 +1,7 @@
-"""Where two trainings part, and where the ranks of one do, from their fingerprints. Pure.
+"""The first difference of two trainings, or of the ranks of one, by fingerprints. Pure.
 
-In a step, what differs first is looked for in the order in which it was computed: inputs, this
-rank's gradients, their sums over all ranks, the parameters after the update.
+In a step, the first difference is searched in the order of the computation: inputs, this rank's
+gradients, their sums over all ranks, the parameters after the update.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Difference:
     """The first difference.
 
     Attributes:
-        step: in which it was found; 0 is before the first one.
-        after_step: the last step after which there was none; not always the one before.
-        kind: what differs first in that step.
-        parameter: the first that differs, in the order of backward for gradients and sums.
+        step: the step in which it was found; 0 is before the first one.
+        after_step: the last step after which there was none; not always the previous one.
+        kind: the kind of value that differs first in that step.
+        parameter: the first one that differs, in backward's order for gradients and sums.
         more: how many other parameters differ.
-        ranks: that differ.
-        points_to: what may cause it.
-        evidence: what else differs between the two sides.
+        ranks: the ranks that differ.
+        points_to: possible causes.
+        evidence: other differences between the two sides.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Difference:
     evidence: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """Return all attributes in JSON's types."""
         return asdict(self)
 
 
@@ -60,9 +60,9 @@ class Outcome:
     """The result of a comparison.
 
     Attributes:
-        steps: how many were compared.
-        compared: the kinds that were.
-        difference: None where there is none.
+        steps: number of compared steps.
+        compared: kinds of compared values.
+        difference: the first difference; None if there is none.
     """
 
     steps: int
@@ -71,9 +71,10 @@ class Outcome:
 
 
 def compared(sides: Sequence[Mapping[int, Sequence[Audit]]]) -> dict[tuple[str, int], Outcome]:
-    """Outcomes by what was compared ("A", "B" or "A and B") and by the optimizer's number.
+    """Return outcomes by subject ("A", "B" or "A and B") and by the optimizer's number.
 
-    A run whose own ranks differ comes first: its differences to the other run follow from that.
+    A run whose own ranks differ comes first, because its differences from the other run follow from
+    that.
 
     Raises:
         UsageError: there is nothing to compare.
@@ -95,12 +96,12 @@ def compared(sides: Sequence[Mapping[int, Sequence[Audit]]]) -> dict[tuple[str, 
 
 
 def between_ranks(ranks: Sequence[Audit], other: Sequence[Audit] = ()) -> Outcome:
-    """Find where ranks of one run hold other sums or parameters than most of them.
+    """Find ranks of one run whose sums or parameters differ from those of most ranks.
 
     Args:
-        ranks: of the run.
-        other: another run, or none. Where as many ranks hold one value as another, those that
-            differ from it are wrong.
+        ranks: ranks of the run.
+        other: another run, or none. If two groups of ranks are equally large, the ranks that differ
+            from this run are wrong.
     """
     header = ranks[0].header
     by_step = [{record.step: record for record in one.records} for one in ranks]
@@ -127,9 +128,9 @@ def between_ranks(ranks: Sequence[Audit], other: Sequence[Audit] = ()) -> Outcom
 
 
 def between_runs(first: Sequence[Audit], second: Sequence[Audit]) -> Outcome:
-    """Find where two runs part.
+    """Find the first difference of two runs.
 
-    With different numbers of ranks only sums and parameters can be compared: those of rank 0.
+    With different numbers of ranks, only sums and parameters can be compared: those of rank 0.
 
     Raises:
         ValueError: they have no parameter or step in common.
@@ -155,9 +156,9 @@ class _Pair:
     """Two runs, rank by rank.
 
     Attributes:
-        common: the parameters that both have.
-        steps: that both have.
-        kinds: that can be compared, in the order in which they are computed.
+        common: parameters that both have.
+        steps: steps that both have.
+        kinds: kinds that can be compared, in the order in which they are computed.
     """
 
     def __init__(self, first: Sequence[Audit], second: Sequence[Audit]) -> None:
@@ -175,7 +176,7 @@ class _Pair:
             self.kinds = ("input", "gradient", *self.kinds)
 
     def first_difference(self, step: int) -> tuple[Kind, list[int], list[int]] | None:
-        """The first kind that differs in a step, the ranks, and the numbers of parameters."""
+        """Return the first kind that differs in a step, the ranks, and the parameters' numbers."""
         records = [(a[step], b[step]) for a, b in self._tables]
         for kind in self.kinds:
             wrong, indices = _unequal(kind, records, self._places)
@@ -185,7 +186,7 @@ class _Pair:
 
 
 def _suspects(ranks: Sequence[Audit], other: Sequence[Audit], step: int) -> list[int]:
-    """Ranks that differ from those of another run in a step."""
+    """Return the ranks that differ from those of another run in a step."""
     if len(ranks) != len(other):
         return []
     pair = _Pair(other, ranks)
@@ -196,7 +197,7 @@ def _suspects(ranks: Sequence[Audit], other: Sequence[Audit], step: int) -> list
 def _unequal(
     kind: Kind, pairs: Sequence[tuple[Record, Record]], places: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[int]]:
-    """Ranks, and numbers of parameters, whose fingerprints differ."""
+    """Return the ranks, and the numbers of parameters, whose fingerprints differ."""
     wrong: list[int] = []
     indices: set[int] = set()
     for rank, (a, b) in enumerate(pairs):
@@ -225,7 +226,7 @@ def _differ(a: int, b: int) -> bool:
 
 
 def _differing(values: Sequence[Sequence[int]]) -> list[int]:
-    """Numbers of the parameters in which ranks differ; one unknown on some rank does not."""
+    """Return the numbers of parameters in which ranks differ; unknown values do not count."""
     columns = enumerate(zip(*values, strict=True))
     return [index for index, column in columns if UNKNOWN not in column and len(set(column)) > 1]
 
@@ -233,9 +234,9 @@ def _differing(values: Sequence[Sequence[int]]) -> list[int]:
 def _minority(
     values: Sequence[Sequence[int]], group: Sequence[int], suspects: Sequence[int]
 ) -> tuple[set[int], list[int]]:
-    """Ranks of a group that hold others than most, and in which parameters.
+    """Return a group's ranks that differ from most, and the parameters.
 
-    Where as many hold one value as another, the one that fewer suspects hold is right; or rank
+    If two values are equally frequent, the one that fewer suspects hold is right; otherwise rank
     0's.
     """
     wrong: set[int] = set()
@@ -277,7 +278,7 @@ def _difference(
 
 
 def _evidence(first: Sequence[Audit], second: Sequence[Audit]) -> list[str]:
-    """Other differences: versions, threads, settings, numbers of ranks; of rank 0."""
+    """Return other differences of rank 0: versions, threads, settings, numbers of ranks."""
     found = []
     if len(first) != len(second):
         found.append(f"ranks: {len(first)} and {len(second)}")

@@ -1,7 +1,7 @@
-"""How many bytes hvd_ext sent between hosts for the gradients that it reduced.
+"""The bytes that hvd_ext sent between hosts for the gradients that it reduced.
 
-Sent as they are, a host's sum of n bytes takes 2 (h-1)/h n from it to the h-1 others,
-shared by its ranks. Both numbers include tuning: transport does not separate it.
+Uncompressed, a host sends 2 (h-1)/h n bytes of its sum of n bytes to the h-1 other hosts, divided
+among its ranks. Both numbers include tuning: transport does not separate it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class BetweenHosts:
     """Bytes of all hosts together.
 
     Attributes:
-        tensor_bytes: what would have been sent of the gradients as they are.
-        wire_bytes: what was sent.
+        tensor_bytes: bytes that uncompressed gradients would take.
+        wire_bytes: bytes that were sent.
     """
 
     tensor_bytes: float
@@ -27,16 +27,16 @@ class BetweenHosts:
 
     @property
     def ratio(self) -> float:
-        """Below 1 where gradients were compressed."""
+        """Return their ratio, which is below 1 if gradients were compressed."""
         return self.wire_bytes / self.tensor_bytes
 
 
 def between_hosts(recording: Recording, rows: Mapping[str, Sequence[Row]]) -> BetweenHosts | None:
-    """The bytes, or None on one host and where hvd_ext reduced nothing.
+    """Return the bytes; None on one host, or if hvd_ext reduced nothing.
 
     Args:
-        recording: of one job.
-        rows: of each kind of traffic.
+        recording: recording of one job.
+        rows: rows of each kind of traffic.
     """
     hosts = len({rank.host for rank in recording.ranks})
     passes = 2 * (hosts - 1) / hosts
@@ -52,5 +52,5 @@ def between_hosts(recording: Recording, rows: Mapping[str, Sequence[Row]]) -> Be
         sum(row.message_bytes for row in rows["transport"] if row.operation in operations)
         for operations in (("send", "isend"), ("allreduce",))
     )
-    # The ranks of a host share what it sends.
+    # A host's bytes are divided among its ranks.
     return BetweenHosts(passes * reduced * hosts / len(recording.ranks), sends + passes * sums)

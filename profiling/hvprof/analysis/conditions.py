@@ -1,12 +1,12 @@
-"""Machines that give a job too little: bytes of a link, time on a core, a core's clock.
+"""Slow machines of a job: the speed of a link, a CPU quota, a core's clock.
 
-hvprof watch asks between two readings, the report and its advice of the whole run.
+hvprof watch looks at the time between two readings, the report and its advice at the whole run.
 
-The bytes of a pair of hosts over the time that data waited for them to be delivered are the speed
-of the pair. A slow link slows every pair that its host is part of, and no other pair. So each host
-gets the speed of its fastest pair, and a host whose speed is far below the others' has the slow
-link. That takes three hosts. Data wait too while a rank at an end of the link waits for a core: the
-time that it waits longer than the other hosts' ranks is taken off before a link is called slow.
+The speed of a pair of hosts is its bytes over the time that data waited for delivery. A slow link
+slows every pair that its host is part of, and no other pair. So each host gets the speed of its
+fastest pair, and a host whose speed is far below the others' has the slow link. That takes three
+hosts. Data also wait while a rank at an end of the link waits for a core. The time by which it
+waits longer than the other hosts' ranks is subtracted before a link counts as slow.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hvprof.machine import Flow, Machine
 
 # A link's speed counts if data waited for it for this share of the time.
 _LEAST_BUSY = 0.1
-# Hosts to which less goes than that share of what goes to another have mostly short messages.
+# A pair with less than this share of another pair's bytes has mostly short messages.
 _LEAST_BYTES, _SLOW_LINK = 0.1, 0.5
-# Fewer bytes say nothing of a speed.
+# Fewer bytes than this give no reliable speed.
 _LEAST_SPEED_BYTES = 1 << 20
 _SEGMENT_BYTES, _LOST_SHARE, _MOST = 1448, 0.01, 0.8
 # The quota ran out in this share of its periods. A clock is slow below this share of the fastest
@@ -35,7 +35,7 @@ _LEAST_PERIODS, _LEAST_LOOKS = 10, 2
 
 
 class Placed(Protocol):
-    """A rank, its host, and what the machine gave it."""
+    """A rank, its host, and its machine's counters."""
 
     @property
     def rank(self) -> int:
@@ -47,24 +47,24 @@ class Placed(Protocol):
 
     @property
     def queued_s(self) -> float:
-        """How long it waited for a core meanwhile; 0 where that is not known."""
+        """Return how long it waited for a core in that time; 0 if unknown."""
 
     @property
     def machine(self) -> Machine | None:
-        """In a whole run, or between two readings; None where it is not known."""
+        """Return it for a whole run, or between two readings; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A machine that gives a job too little.
+    """A condition of a machine that slows a job.
 
     Attributes:
         kind: "link", "quota" or "clock".
-        hosts: whose it is; the links between two hosts are of both.
-        ranks: on these hosts.
-        what: it is, in words that begin with its name.
+        hosts: its hosts; links between two hosts belong to both.
+        ranks: ranks on these hosts.
+        what: description, which begins with the kind.
         look: what to do.
-        share: of the time, what it costs at most.
+        share: largest share of the time that it costs.
     """
 
     kind: str
@@ -87,12 +87,12 @@ class _Pair:
 
     @property
     def speed(self) -> float:
-        """Bytes a second, while data waited."""
+        """Return the bytes a second while data waited."""
         return self.acked_bytes / self.busy_s if self.busy_s else 0.0
 
     @property
     def most_speed(self) -> float:
-        """The same, if every wait for a core kept data waiting."""
+        """Return the same, assuming that every wait for a core kept data waiting."""
         by_link_s = self.busy_s - self.queued_s
         return self.acked_bytes / by_link_s if by_link_s > 0 else math.inf
 
@@ -102,12 +102,12 @@ class _Pair:
 
 
 def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) -> list[Condition]:
-    """The conditions of a job's machines, the most costly first.
+    """Return the conditions of a job's machines, the most costly first.
 
     Args:
-        ranks: of the job.
-        flows: between their hosts.
-        time_s: in which the machines gave that.
+        ranks: ranks of the job.
+        flows: traffic between their hosts.
+        time_s: time of these counters.
     """
     found = [*_links(ranks, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
     return sorted(found, key=lambda one: -one.share)
@@ -115,7 +115,7 @@ def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) ->
 
 def _links(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) -> Iterator[Condition]:
     pairs = _pairs(ranks, flows, time_s)
-    # A pair on which data seldom wait holds nobody up.
+    # A pair on which data rarely wait delays no rank.
     busy = {hosts: one for hosts, one in pairs.items() if one.busy_s >= _LEAST_BUSY * time_s > 0}
     lossy = {hosts: one for hosts, one in busy.items() if one.loses}
     slow = _slow_host(pairs)
@@ -146,11 +146,11 @@ def _links(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) -> Ite
 def _pairs(
     ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float
 ) -> dict[tuple[str, str], _Pair]:
-    """The traffic from one host to another, of all their ranks, which are busy at once."""
+    """Return the traffic from one host to another, of all their ranks, which run in parallel."""
     queued_s: dict[str, float] = defaultdict(float)
     for rank in ranks:
         queued_s[rank.host] = max(queued_s[rank.host], rank.queued_s)
-    # Ranks that wait for a core as long as all others do not make one link slower than another.
+    # If all ranks wait equally long for cores, that does not make a single link slower.
     least_s = min(queued_s.values(), default=0.0)
     grouped: dict[tuple[str, str], list[Flow]] = defaultdict(list)
     for flow in flows:
@@ -167,7 +167,7 @@ def _pairs(
 
 
 class _Slow(NamedTuple):
-    """The host with the slow link, its speed, and the others', in bytes a second."""
+    """Return the host with the slow link, its speed and that of the others, in bytes a second."""
 
     host: str
     speed: float
@@ -175,7 +175,7 @@ class _Slow(NamedTuple):
 
 
 def _slow_host(pairs: Mapping[tuple[str, str], _Pair]) -> _Slow | None:
-    """The host with a slow link; None without one."""
+    """Return the host with a slow link; None without one."""
     most = max((one.acked_bytes for one in pairs.values()), default=0)
     best: dict[str, float] = defaultdict(float)
     at_most: dict[str, float] = defaultdict(float)
@@ -193,7 +193,7 @@ def _slow_host(pairs: Mapping[tuple[str, str], _Pair]) -> _Slow | None:
 
 
 def _losing(lossy: Mapping[tuple[str, str], _Pair]) -> tuple[str, ...]:
-    """The host that has a part in most of what is lost, or else the pair that loses most."""
+    """Return the host that is part of most losses, or else the pair that loses most."""
     of_host: dict[str, int] = defaultdict(int)
     for hosts, one in lossy.items():
         for host in hosts:
@@ -215,7 +215,7 @@ def _speed(bytes_s: float) -> str:
 
 
 def _quotas(ranks: Sequence[Placed]) -> Iterator[Condition]:
-    """Hosts on which the quota ran out. The ranks of a control group share what it counts."""
+    """Return the hosts on which the quota ran out. The ranks of a control group share counters."""
     worst: dict[str, tuple[float, Machine]] = {}
     limited: dict[str, list[int]] = defaultdict(list)
     for one in ranks:
@@ -247,7 +247,7 @@ def _first(pair: tuple[float, Machine]) -> float:
 
 
 def _clocks(ranks: Sequence[Placed]) -> Iterator[Condition]:
-    """Hosts whose clock is far below that of the fastest host."""
+    """Return the hosts whose clock is far below that of the fastest host."""
     on: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for one in ranks:
         if one.machine is not None and one.machine.looks >= _LEAST_LOOKS:

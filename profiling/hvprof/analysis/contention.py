@@ -1,9 +1,9 @@
 """CPU contention: the time that hidden communication takes from computing.
 
 A thread that communicates needs a core while it does, and Horovod's spins on one while it waits.
-Where a rank has no core to spare, the training thread is queued for that time: the kernel counts
-it (run_delay, in /proc/.../schedstat), and it stands in the step as computing. Not all of it need
-be communication's doing, so on each host
+If a rank has no free core, the training thread is queued for that time: the kernel counts it
+(run_delay, in /proc/.../schedstat), and it is part of the step's computing. Communication need not
+cause all of it, so on each host
 
     slowed <= CPU time of the threads that communicate * max(1, ranks / cores)
 
@@ -29,18 +29,18 @@ from hvprof.model import RankRecording, Recording, Step
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Where the time of a rank's step goes: its parts add up to `time_s`.
+    """The parts of a rank's step, which add up to `time_s`.
 
     Attributes:
-        time_s: of a step, a mean.
-        compute_s: on a core, in regions of kind "compute".
-        slowed_s: queued behind threads that communicate; None where the kernel does not count.
-        exposed_s: blocked on communication.
-        io_s: in regions of kind "io".
-        waiting_s: queued behind other threads; None likewise.
+        time_s: mean time of a step.
+        compute_s: time on a core, in regions of kind "compute".
+        slowed_s: time queued behind threads that communicate; None if the kernel does not count it.
+        exposed_s: time blocked on communication.
+        io_s: time in regions of kind "io".
+        waiting_s: time queued behind other threads; None if the kernel does not count it.
         other_s: the rest.
-        communicating_cores: how many cores the threads that communicate keep busy, on the whole
-            host; cores: how many its ranks may use. 0: not known.
+        communicating_cores: number of cores that communicating threads keep busy on the host.
+            cores: number of cores that its ranks may use; 0 if unknown.
     """
 
     time_s: float
@@ -55,12 +55,12 @@ class StepParts:
 
     @property
     def communication_s(self) -> float:
-        """Cost of communication, as far as it is known."""
+        """Return the known cost of communication."""
         return self.exposed_s + (self.slowed_s or 0.0)
 
 
 def step_parts(recording: Recording) -> StepParts | None:
-    """The parts of a step, as a mean over the ranks; None where no rank marks steps."""
+    """Return the parts of a step, as a mean over the ranks; None if no rank marks steps."""
     found = parts_by_rank(recording)
     if not found:
         return None
@@ -68,7 +68,7 @@ def step_parts(recording: Recording) -> StepParts | None:
 
 
 def mean_parts(found: Sequence[StepParts]) -> StepParts:
-    """The parts of several ranks or runs, as a mean."""
+    """Return the mean of the parts of several ranks or runs."""
     means: dict[str, Any] = {
         field.name: _mean([getattr(parts, field.name) for parts in found])
         for field in fields(StepParts)
@@ -77,13 +77,13 @@ def mean_parts(found: Sequence[StepParts]) -> StepParts:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean, or None where one is not known."""
+    """Return the mean, or None if a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def parts_by_rank(recording: Recording) -> dict[int, StepParts]:
-    """The parts of a mean step of each rank that marks steps."""
+    """Return the parts of a mean step of each rank that marks steps."""
     return {
         rank.rank: _parts(rank.all_steps, host, rank.all_steps.index)
         for host in hosts(recording)
@@ -94,14 +94,14 @@ def parts_by_rank(recording: Recording) -> dict[int, StepParts]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The ranks of a host that mark steps, and what they share.
+    """The ranks of a host that mark steps, and the cores that they share.
 
     Attributes:
-        cores: that they may use; 0: not known.
+        cores: cores that they may use; 0 if unknown.
         blamed: the share of their queues that communication can have caused.
-        mean_least_s, median_least_s: what a step takes at least, for its computing. Its first
-            steps take a program far longer than others.
-        communicating_cores: that their communication keeps busy.
+        mean_least_s, median_least_s: least time of a step, for its computing; both, because the
+            first steps take far longer than others.
+        communicating_cores: cores that their communication keeps busy.
     """
 
     ranks: tuple[RankRecording, ...]
@@ -112,7 +112,7 @@ class Host:
     communicating_cores: float
 
     def slowed_s(self, step: Step, least_s: float) -> float | None:
-        """How much communication slowed computing down in a step that takes `least_s` at least."""
+        """Return by how much communication slowed a step that takes at least `least_s`."""
         if step.queued_s is None:
             return None
         most_s = step.time_s - step.exposed_s - least_s
@@ -120,7 +120,7 @@ class Host:
 
 
 def hosts(recording: Recording) -> list[Host]:
-    """The hosts of the ranks that mark steps."""
+    """Return the hosts of the ranks that mark steps."""
     by_host: dict[str, list[RankRecording]] = defaultdict(list)
     for rank in recording.ranks:
         if rank.all_steps and rank.all_steps.time_s > 0:
@@ -146,9 +146,9 @@ def _host(ranks: list[RankRecording]) -> Host:
 
 
 def _computing_s(step: Step) -> float:
-    """CPU time of a rank without its communication, and without waiting for it on a core."""
+    """Return a rank's CPU time without its communication and without spinning for it."""
     helpers_s = max(0.0, step.process_s - step.communicating_s - step.cpu_s)
-    # On a core, and not in a region that waits: there the thread may spin.
+    # On a core, but not in a region that waits, where the thread may spin.
     on_core_s = max(0.0, step.compute_s + step.other_s - (step.queued_s or 0.0))
     return helpers_s + min(step.cpu_s, on_core_s)
 

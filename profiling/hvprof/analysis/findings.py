@@ -1,4 +1,4 @@
-"""Findings of a recording, each computed once, when it is first asked for."""
+"""Findings of a recording, each computed once, at its first use."""
 
 from __future__ import annotations
 
@@ -31,100 +31,100 @@ from hvprof.model import Recording
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Findings of a recording; rules of advice take nothing else.
+    """Findings of a recording; rules of advice use only these.
 
     Attributes:
-        recording: of one job.
+        recording: recording of one job.
     """
 
     recording: Recording
 
     @cached_property
     def rows(self) -> dict[str, list[Row]]:
-        """By traffic, each with the operation that took longest first."""
+        """Return the rows by traffic, the operation that took longest first."""
         return {traffic: rows(self.recording, traffic) for traffic in TRAFFIC}
 
     @cached_property
     def allreduce(self) -> list[Row]:
-        """The rows of data traffic that are allreduce."""
+        """Return the rows of allreduce in data traffic."""
         return [row for row in self.rows["data"] if row.operation == "allreduce"]
 
     @cached_property
     def leading(self) -> list[Row]:
-        """The rows of the operation whose calls move bytes for longest; empty without any."""
+        """Return the rows of the operation that moves bytes for the longest time; may be empty."""
         moving = [row for row in self.rows["data"] if row.algbw_gb_s is not None]
         return [row for row in moving if row.operation == moving[0].operation]
 
     @cached_property
     def powers_of_two(self) -> list[Row]:
-        """Messages of benchmarks, a row for each power of two; empty for a training."""
+        """Return the messages of benchmarks, a row for each power of two; empty for a training."""
         return power_rows(self.recording)
 
     @cached_property
     def exposed(self) -> Exposed | None:
-        """Time in regions of kind "communication"; None without any."""
+        """Return the time in regions of kind "communication"; None without any."""
         return exposed(self.recording)
 
     @cached_property
     def shares(self) -> Shares:
-        """The whole that shares of time refer to."""
+        """Return the whole to which shares of time refer."""
         return shares(self.recording, self.exposed, self.step_parts)
 
     @cached_property
     def step_parts(self) -> StepParts | None:
-        """Where a step's time goes; None where steps are not marked."""
+        """Return the parts of a step; None if steps are not marked."""
         return step_parts(self.recording)
 
     @cached_property
     def timeline(self) -> StepTimelines | None:
-        """Steps that torch.profiler recorded; None without any."""
+        """Return the steps that torch.profiler recorded; None without any."""
         return step_timelines(self.recording)
 
     @cached_property
     def step_blocks(self) -> StepBlocks | None:
-        """The steps in blocks, which `hvprof compare` resamples; None without steps."""
+        """Return the steps in blocks, which `hvprof compare` resamples; None without steps."""
         return step_blocks(self.recording)
 
     @cached_property
     def free_speedup(self) -> FreeSpeedup | None:
-        """How much faster steps were without communication; None where steps are not marked."""
+        """Return the speedup of steps without communication; None if steps are not marked."""
         return free_speedup(self.recording)
 
     @cached_property
     def sites(self) -> list[SiteCost]:
-        """Places in the program that call MPI, the longest first."""
+        """Return the places in the program that call MPI, the longest first."""
         return site_costs(self.recording, self.shares.run_s)
 
     @cached_property
     def wait_split(self) -> Split | None:
-        """Waiting against transfer: from the trace, hvd_ext's own reports, or estimated."""
+        """Return waiting and transfer, from the trace, hvd_ext's own reports, or estimated."""
         blocked = self.cause is not None and not self.recording.all_steps
         costs = call_costs(self.recording) if blocked else ()
         return split(self.recording, waiting(self.recording), costs)
 
     @cached_property
     def cause(self) -> Cause | None:
-        """Cost of communication and its cause; None for exchanges in the background."""
+        """Return communication's cost and its cause; None for exchanges in the background."""
         return find_cause(self.recording, self.conditions)
 
     @cached_property
     def conditions(self) -> list[Condition]:
-        """Machines that gave the job too little, the most costly first."""
+        """Return conditions of machines that slowed the job, the most costly first."""
         return conditions(self.recording.ranks, self.recording.flows, self.shares.run_s)
 
     @cached_property
     def exchanged_bytes(self) -> float:
-        """Bytes that a rank exchanges in a step; 0 if steps are not marked."""
+        """Return the bytes that a rank exchanges in a step; 0 if steps are not marked."""
         return exchanged_bytes(self.rows["data"], self.recording)
 
     @cached_property
     def between_hosts(self) -> BetweenHosts | None:
-        """Bytes that hvd_ext sent between hosts; None on one host, or without hvd_ext."""
+        """Return the bytes that hvd_ext sent between hosts; None on one host or without hvd_ext."""
         return between_hosts(self.recording, self.rows)
 
     @cached_property
     def limits(self) -> Limits | None:
-        """Number of ranks where scaling stops; None if the recording lacks the data."""
+        """Return the number of ranks where scaling stops; None if the recording lacks the data."""
         parts = self.step_parts
         if parts is None or self.recording.size < 2:
             return None

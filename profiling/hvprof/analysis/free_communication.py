@@ -1,9 +1,8 @@
 """Speedup of steps with zero-cost communication.
 
-A step without communication lacks what the training thread was blocked on it, what it was queued
-for behind the threads that communicate (contention.py), and what it took to hand gradients over.
-Its other threads, and the memory's bandwidth, stay as they are: what an exchange takes of those is
-not in the figure.
+A step without communication lacks the time that the training thread was blocked on it, the time
+that it was queued behind communicating threads (contention.py), and the time of passing on
+gradients. The effect of an exchange on other threads and on memory bandwidth is not in the figure.
 
 The medians of the steps are compared, so that a checkpoint or a first step does not count; the
 interval is of 95 %, from blocks of consecutive steps, which depend on each other.
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from hvprof.analysis.contention import Host, hosts
 from hvprof.model import RankRecording, Recording
 
-# As the recorder calls what hooks take of a step (hvd_ext.events.HandingOver).
+# The recorder's name for the time of hooks in a step (hvd_ext.events.HandingOver).
 _HOOKS = "gradient hooks"
 _BLOCKS, _RESAMPLES = 20, 500
 _QUANTILES = (0.025, 0.975)
@@ -32,9 +31,9 @@ class FreeSpeedup:
 
     Attributes:
         low, high: the interval.
-        knows_queue: False where the kernel does not count what communication slows down: then
-            `speedup` and `low` are of exposed communication alone, and `high` has all that the
-            threads that communicate may have taken.
+        knows_queue: False if the kernel does not count the slowdown: then `speedup` and `low`
+            include only exposed communication, and `high` includes all time that communicating
+            threads may have taken.
     """
 
     speedup: float
@@ -44,7 +43,7 @@ class FreeSpeedup:
 
 
 def free_speedup(recording: Recording) -> FreeSpeedup | None:
-    """The speedup, or None where no rank marks steps or all of a step is communication."""
+    """Return the speedup; None if no rank marks steps or all of a step is communication."""
     tables = [_table(rank, host) for host in hosts(recording) for rank in host.ranks]
     if not tables:
         return None
@@ -62,7 +61,7 @@ def free_speedup(recording: Recording) -> FreeSpeedup | None:
 
 
 def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
-    """Times of each step: measured, without communication, and the least that may be."""
+    """Return the times of each step: measured, without communication, and the least possible."""
     rows = []
     hooks_s = _hooks_s(rank)
     for step in rank.steps:
@@ -73,7 +72,7 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
         free_s = ran_s - (slowed_s or 0.0) - hooks_s
         least_s = free_s
         if slowed_s is None:
-            # No longer than the thread was off its core, and than others communicated.
+            # At most the time that the thread was off its core, and that others communicated.
             off_s = max(0.0, ran_s - hooks_s - step.io_s - step.cpu_s)
             least_s -= min(step.communicating_s, off_s)
         rows.append((step.time_s, free_s, least_s))
@@ -81,7 +80,7 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
 
 
 def _hooks_s(rank: RankRecording) -> float:
-    """Time of gradient hooks in a step, by the median of the steps in which they were timed."""
+    """Return the time of gradient hooks in a step: the median of the steps that timed them."""
     for region in rank.regions:
         if region.name == _HOOKS:
             whole = region.calls // region.block_calls if region.block_calls else 0
@@ -92,7 +91,7 @@ def _hooks_s(rank: RankRecording) -> float:
 
 
 def _ratios(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Speedups by the medians of the steps, each rank's counting alike."""
+    """Return speedups by the medians of the steps; all ranks have the same weight."""
     times_s = np.median(table, axis=1).sum(axis=0)
     found: NDArray[np.float64] = times_s[0] / np.maximum(times_s[1:], 1e-9)
     return found

@@ -47,7 +47,7 @@ def expected_maximum_of(sample: NDArray[np.float64], ranks: float, ahead: float 
     Args:
         sample: (n,) values, ascending.
         ranks: how many draw.
-        ahead: as of `expected_maximum`.
+        ahead: see `expected_maximum`.
     """
     x = np.union1d(sample, sample - ahead)
     below = _share_below(sample, x) * _share_below(sample, x + ahead) ** (ranks - 1)

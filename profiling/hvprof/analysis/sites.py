@@ -16,13 +16,13 @@ class SiteCost:
     """Calls of one operation from one place in the program, on all ranks.
 
     Attributes:
-        operation: as in `Cell`; "" for all places that found no room in a rank's table.
+        operation: see `Cell`; "" for all places that found no room in a rank's table.
         place: "halo.c:212 (exchange)", "train.py:42", "exchange in libhalo.so" or
             "libhalo.so + 0x1234".
-        ranks: that call it.
-        calls: of a rank that calls it, the most.
-        time_s: of a rank, as a mean over all ranks of the job.
-        worst_s: of the rank with the most.
+        ranks: ranks that call it.
+        calls: the most calls of any rank.
+        time_s: time of a rank, the mean over all ranks of the job.
+        worst_s: time of the rank with the most.
         max_s: the longest call.
         wait_s: the part of time_s that is waiting, as `call_costs` estimates it for the operation.
         percent: share of the run.

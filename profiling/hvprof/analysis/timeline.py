@@ -1,7 +1,7 @@
-"""Where the time of a profiled step goes: which parts ran, and which of them at once.
+"""The time of a profiled step by its parts, and the overlaps of these.
 
-Each part is the union of intervals: two kernels of one part that run at once count once. A part is
-hidden while compute or the optimizer runs, and the step is idle while nothing does.
+Each part is the union of intervals: two kernels of one part that run at the same time count once. A
+part is hidden while compute or the optimizer runs, and the step is idle while no part runs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a step: for how long it ran, and for how long compute or the optimizer did too.
+    """One part of a step: the time in which it ran, and the part of that which was hidden.
 
     Attributes:
-        time_s: in which any of it ran.
-        hidden_s: the time of these in which compute, or the optimizer, ran as well; of compute
-            and the optimizer, in which the other one did.
+        time_s: time in which it ran.
+        hidden_s: the part of that time in which compute or the optimizer also ran; for these two,
+            the part in which the other one ran.
     """
 
     time_s: float
@@ -55,11 +55,11 @@ class StepTimeline:
     Attributes:
         rank: the rank's number; -1 for a mean over ranks.
         step: its number, from 1; 0 for a mean over steps.
-        time_s: from begin to end.
-        idle_s: in which no part ran.
-        parts: by name, in the order of PARTS.
-        overlaps: time in which two parts ran at once, by both names with " and " between them.
-        busy: of a single step, when each part ran, in s from the step's begin.
+        time_s: time from begin to end.
+        idle_s: time in which no part ran.
+        parts: parts by name, in the order of PARTS.
+        overlaps: time in which two parts ran together, by both names with " and " between them.
+        busy: for a single step, the intervals of each part, in s from the step's begin.
     """
 
     rank: int
@@ -77,8 +77,8 @@ class StepTimelines:
 
     Attributes:
         on_gpu: whether kernels of GPUs are shown, and not operators of CPUs.
-        steps: of all ranks, in the order of ranks.
-        mean: of them all.
+        steps: steps of all ranks, in the order of ranks.
+        mean: mean of all steps.
         by_rank: the mean of each rank's steps.
     """
 
@@ -89,10 +89,10 @@ class StepTimelines:
 
 
 def step_timelines(recording: Recording) -> StepTimelines | None:
-    """The profiled steps; None where there are none.
+    """Return the profiled steps; None if there are none.
 
     Raises:
-        UsageError: as `load_timelines` does.
+        UsageError: as in `load_timelines`.
     """
     found = load_timelines(recording)
     by_rank = [steps for one in found if (steps := steps_of(one))]
@@ -108,7 +108,7 @@ def step_timelines(recording: Recording) -> StepTimelines | None:
 
 
 def part_of(activity: Activity) -> str:
-    """The part that a kernel, copy or operator belongs to."""
+    """Return the part to which a kernel, copy or operator belongs."""
     name = activity.name.lower()
     if activity.kind in (KERNEL, OPTIMIZER):
         if name.startswith(_REDUCING):
@@ -119,9 +119,9 @@ def part_of(activity: Activity) -> str:
 
 
 def steps_of(rank: RankTimeline) -> list[StepTimeline]:
-    """The steps of a rank; time in which a thread is blocked is none of its operators'."""
+    """Return the steps of a rank; time in which a thread is blocked is not its operators'."""
     timeline = rank.timeline
-    # By part and thread, as an operator is interrupted by what its own thread waits for.
+    # By part and thread, because an operator is interrupted by the waits of its own thread.
     found: dict[tuple[str, str], list[Interval]] = defaultdict(list)
     for one in timeline.activities:
         found[part_of(one), one.lane].append((one.begin_ns, one.end_ns))
@@ -151,7 +151,7 @@ def _flat(groups: Iterable[list[Interval]]) -> Iterable[Interval]:
 
 
 def _calls(trace: RankTrace) -> Iterable[tuple[str, int, bool, Interval]]:
-    """The part ("" for none), the thread, whether it was blocked, and the time of each call."""
+    """Return for each call its part ("" for none), thread, whether it blocked, and its time."""
     names = trace.tables.names
     kinds = {key: decode(key) for key in np.unique(trace.events["key"]).tolist()}
     operations = {names[kind.operation] for kind in kinds.values() if kind.traffic < REGION}
@@ -166,7 +166,7 @@ def _calls(trace: RankTrace) -> Iterable[tuple[str, int, bool, Interval]]:
         if kind.traffic > REGION or TRAFFIC[kind.traffic] != "data":
             continue
         operation = names[kind.operation].lstrip("i")
-        # A wait may be for either: it is for messages where there are any.
+        # A wait may be for messages or collectives: it counts for messages if there are any.
         sends = operation.startswith(_MESSAGES) or (messages and operation.startswith(_WAITS))
         blocks = SOURCES[kind.source] == "mpi"
         yield HALO if sends else ALLREDUCE, thread, blocks, interval
@@ -212,7 +212,7 @@ def _step(
 
 
 def _pieces(edges: NDArray[np.float64], mask: Mask) -> list[tuple[float, float]]:
-    """The longest intervals that a mask covers."""
+    """Return the longest intervals that a mask covers."""
     changes = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
     return [(float(edges[a]), float(edges[b])) for a, b in changes.reshape(-1, 2)]
 

@@ -1,1 +1,1 @@
-"""The subcommands, a module each: HELP, ABOUT, EXAMPLE, add_arguments(parser), run(options)."""
+"""The subcommands: modules with HELP, ABOUT, EXAMPLE, add_arguments(parser), run(options)."""

@@ -1,4 +1,4 @@
-"""hvprof audit: where two trainings part, or the ranks of one."""
+"""hvprof audit: the first difference between two trainings, or between the ranks of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hvprof env: a folder to record into, and the variables that have a job's ranks record."""
+"""hvprof env: a folder to record into, and the variables that make a job's ranks record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hvprof import: a recording made of a Horovod timeline."""
+"""hvprof import: a recording made from a Horovod timeline."""
 
 from __future__ import annotations
 

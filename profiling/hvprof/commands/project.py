@@ -1,4 +1,4 @@
-"""hvprof project: what the next sizes will give."""
+"""hvprof project: the throughput of larger sizes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ HELP = "run a command and record it"
 ABOUT = "Run a command unchanged, and record its calls of MPI and torch.distributed."
 EXAMPLE = "record -o runs/a -- hvd-launch run -np 2 -- python train.py"
 
-# After a SIGTERM ranks may have a state to save, unless the job hangs.
+# After a SIGTERM, ranks may need to save their state, unless the job hangs.
 _SAVING_S, _HANGING_S = 60.0, 3.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -93,12 +93,12 @@ def record(
         directory: made if it is missing; on a cluster, one that all nodes see.
         command: the program and its arguments.
         force: replace an earlier recording.
-        trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
-        audit: hvd_ext's optimizers write fingerprints, too.
-        steps: the first and the last training step that torch.profiler records; None for none.
+        trace_events: how many calls a rank's trace holds, 64 bytes each; 0: no trace.
+        audit: whether hvd_ext's optimizers also write fingerprints.
+        steps: the first and the last training step that torch.profiler records; None: no step.
         on_hang_s: how long a rank may be blocked before the cause is reported; 0: no report.
-        abort_on_hang: the job is ended then.
-        watch: show the running job beneath its output.
+        abort_on_hang: whether the job is ended then.
+        watch: whether to show the running job below its output.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it, and 75 if it was
@@ -135,7 +135,7 @@ def record(
 
 
 def _version_of(program: str) -> str:
-    """The words of a launcher about its version; "" of another program."""
+    """Return a launcher's text about its version; "" for another program."""
     if launcher_of(program) in ("", "srun"):
         return ""
     about = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
@@ -145,7 +145,7 @@ def _version_of(program: str) -> str:
 def _reaching_all_ranks(
     command: Sequence[str], variables: Iterable[str], launcher_says: str
 ) -> list[str]:
-    """The command; Open MPI's mpirun must be asked to pass our variables to other hosts."""
+    """Return the command; Open MPI's mpirun needs options to pass variables to other hosts."""
     library = started_by(launcher_says)
     if library is None or not library.passes_by:
         return list(command)
@@ -171,14 +171,14 @@ def _run(
             return
         if number == signal.SIGTERM:
             asked_to_end.update(descendants(process.pid))
-        # These a terminal would send to all of the command's processes.
+        # Signals that a terminal would send to all of the command's processes.
         send = os.killpg if number in (signal.SIGINT, signal.SIGHUP) else os.kill
         with contextlib.suppress(ProcessLookupError):
             send(process.pid, number)
 
     # Signals that nohup ignores stay ignored.
     heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    # Before the command starts: one that came in between would end hvprof and the command.
+    # Before the command starts, because a signal in between would end hvprof and the command.
     before = {number: signal.signal(number, forward) for number in heard}
     try:
         process = subprocess.Popen(
@@ -186,7 +186,7 @@ def _run(
             env=environment,
             stdout=output,
             stderr=output,
-            # Ctrl-C is hvprof's, which sends it on, and stays to close the recording.
+            # hvprof handles Ctrl-C: it passes the signal on, and stays to close the recording.
             start_new_session=True,
             preexec_fn=dying_with_parent(),
         )

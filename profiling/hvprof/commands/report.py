@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _audit_of(directory: Path) -> Mapping[tuple[str, int], Outcome] | str | None:
-    """The outcome of an audit, or why a rank's cannot be read; None without one."""
+    """Return the outcome of an audit, or why a rank's cannot be read; None without one."""
     if not has_audit(directory):
         return None
     try:

@@ -24,7 +24,7 @@ SIDES = (
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add what env and record share: where to, over what, and how much of a trace."""
+    """Add the options that env and record share: the folder, --force, and the trace."""
     add_directory(parser)
     parser.add_argument(
         "--trace",
@@ -69,7 +69,7 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_running(parser: argparse.ArgumentParser, *, longer_than_s: float) -> None:
-    """Add the folder of a running job, and when one of its ranks counts as blocked."""
+    """Add options for the folder of a running job, and for blocked ranks."""
     parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
     parser.add_argument(
         "--longer-than",
@@ -102,23 +102,23 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add the page's file, which is tried before the work."""
+    """Add an option for the page's file, which is checked before the work."""
     parser.add_argument(
         "--html", type=output_file, metavar="FILE", help="write a self-contained page"
     )
 
 
-# Reports fit a terminal of as many columns, and are no narrower.
+# Reports are at least this wide.
 LEAST_COLUMNS = 80
 
 
 def console() -> Console:
-    """Standard output in its own width, of 80 columns at least."""
+    """Return standard output with its own width, at least 80 columns."""
     return Console(width=max(Console().width, LEAST_COLUMNS))
 
 
 def print_lines(lines: Iterable[str], shown: Console) -> None:
-    """Print sentences: wrapped between words on a terminal, one a line elsewhere."""
+    """Print sentences: wrapped on a terminal, otherwise each on one line."""
     for line in lines:
         text = line
         if shown.is_terminal:

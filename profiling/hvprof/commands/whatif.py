@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_json(found: Replayed, asked: WhatIf) -> dict[str, Any]:
-    """The answer in JSON's types; times in seconds."""
+    """Return the answer in JSON's types; times in seconds."""
     low, high = found.speedup
     return {
         "asked": dataclasses.asdict(asked),

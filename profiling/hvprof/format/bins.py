@@ -34,7 +34,7 @@ def bucket_index(time_ns: int) -> int:
 
 
 def bucket_edges_s(bucket: int) -> tuple[float, float]:
-    """From and to what time a bucket of a histogram reaches, in s."""
+    """Return the limits of a histogram's bucket, in s."""
     if bucket == 0:
         return 0.0, 2**_FIRST_EXPONENT / 1e9
     octave, part = divmod(bucket - 1, _BUCKETS_PER_OCTAVE)

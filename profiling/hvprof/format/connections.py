@@ -1,4 +1,4 @@
-"""The TCP connections that a rank's signs of life list, and what flows between hosts by them."""
+"""The TCP connections in a rank's signs of life, and the traffic between hosts over them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Connection:
 
     Attributes:
         local, remote: IPv4 addresses.
-        stuck_s: since the peer last acknowledged any of what waits.
-        waited_s: for how long data waited, since a call was found to last.
-        again: segments that were sent again since then.
-        unsent_s: of `waited_s`, none of it was under way though the peer would take more: packets
-            are dropped before they leave the host.
-        queued_bytes: handed to the kernel, and not acknowledged.
-        delivered_bytes: acknowledged while data waited.
-        busy_s, resent, acked_bytes: since the connection began: time with data that the peer would
-            take and has not acknowledged, segments that were sent again, bytes acknowledged.
+        stuck_s: time since the peer last acknowledged waiting data.
+        waited_s: how long data waited, since a call was found to last.
+        again: segments resent since then.
+        unsent_s: the part of `waited_s` in which no data was in flight although the peer would take
+            more, because packets are dropped before they leave the host.
+        queued_bytes: bytes given to the kernel and not acknowledged.
+        delivered_bytes: bytes acknowledged while data waited.
+        busy_s, resent, acked_bytes: since the connection began: time with unacknowledged data that
+            the peer would take, segments resent, bytes acknowledged.
     """
 
     local: str
@@ -60,11 +60,11 @@ class End(Protocol):
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """Those to other hosts."""
+        """Return the connections to other hosts."""
 
 
 def connections_in(beat: np.void) -> tuple[Connection, ...]:
-    """The connections that a sign of life lists."""
+    """Return the connections that a sign of life lists."""
     return tuple(
         Connection(
             local=socket.inet_ntoa(bytes(one["local"])),
@@ -84,13 +84,13 @@ def connections_in(beat: np.void) -> tuple[Connection, ...]:
 
 
 def addresses_in(beat: np.void) -> tuple[str, ...]:
-    """The addresses at this end of the connections."""
+    """Return the addresses at this end of the connections."""
     given = (bytes(one) for one in beat["addresses"])
     return tuple(socket.inet_ntoa(one) for one in given if any(one))
 
 
 def flows_between(ends: Iterable[End]) -> tuple[Flow, ...]:
-    """The traffic of each rank to each other host of the job.
+    """Return the traffic of each rank to each other host of the job.
 
     Args:
         ends: the ranks. Connections to hosts without ranks, such as the launcher's, are left out.

@@ -1,4 +1,4 @@
-"""Reads what a rank has counted so far, while it counts."""
+"""Reads a rank's counters while the rank updates them."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Counters:
     Attributes:
         at_ns: this process's monotonic clock at the reading.
         start_unix_ns: when the rank started MPI.
-        dropped_calls: for which the rank's table of kinds had no room.
+        dropped_calls: calls for which the rank's table of kinds had no room.
         steps: the sum over the steps that have ended; None if there are none.
         step_end_ns: when the last of them ended, on the rank's clock; 0 for none.
         counts: the calls, by kind.
-        machine: what it was given; None where it has not looked.
+        machine: counters of its machine; None if it has not read them.
     """
 
     at_ns: int
@@ -79,15 +79,15 @@ class _Reading:
     def has_whole_steps(self, after: _Reading) -> bool:
         """Whether the sum of the steps was not written during this reading.
 
-        The recorder writes a step into its place first, then adds it to the sum, and counts it
-        last: while it does, the place of the next step holds that step.
+        The recorder first writes a step into its place, then adds it to the sum, and counts it
+        last; meanwhile the place of the next step holds that step.
         """
         count = self.header["step_count"]
         writing = self.next_step["time_ns"] > 0 and self.next_step["index"] == count
         return not writing and bool(self.header["all_steps"] == after.header["all_steps"])
 
     def whole_cells(self, after: _Reading) -> NDArray[np.bool_]:
-        """The cells that were not written during this reading."""
+        """Return the cells that were not written during this reading."""
         later = after.cells[: len(self.cells)]
         whole: NDArray[np.bool_] = (self.cells["lock"] == 0) & (later["lock"] == 0)
         for name in _COUNTED:
@@ -96,10 +96,10 @@ class _Reading:
 
 
 def read_counters(path: Path) -> Counters | None:
-    """Read the counters of a rank; None where it has not begun its file.
+    """Read the counters of a rank; None if it has not begun its file.
 
-    A cell is taken that two readings show unchanged and unlocked. One that was written during
-    each of some readings may be the latest call short.
+    A cell is valid if two readings show it unchanged and unlocked. A cell that was written during
+    every reading may lack the latest call.
 
     Raises:
         UsageError: the file is cut off, foreign or of another version.

@@ -14,7 +14,7 @@ from hvprof.format.reader import text_of
 
 _TRIES = 20
 _HEAD_BYTES = 12
-# Of the version before: in each slot a longer text about a wait, and nothing behind the beat.
+# The previous version: in each slot a longer text about a wait, and nothing after the beat.
 _WITHOUT_TAGS = 3
 _ABOUT_BYTES = 112
 _OLDER_BYTES = CURRENT.itemsize - 8 - SENT * MESSAGE.itemsize
@@ -25,13 +25,13 @@ class CurrentCalls:
     """One reading of a rank's file.
 
     Attributes:
-        processes: the name of the rank's space of process ids, "" where the kernel has none.
-        slots: SLOT, of those threads that have called MPI or entered a region.
-        entered: how many collectives it entered on each communicator.
-        latest: the operations of the latest of these: number N is at N % LATEST.
+        processes: the name of the rank's process id namespace, "" if the kernel has none.
+        slots: SLOT, of threads that have called MPI or entered a region.
+        entered: number of collectives that it entered on each communicator.
+        latest: the operations of the latest ones: number N is at N % LATEST.
         submitted: keys of the latest operations that it submitted by name.
-        sent: MESSAGE, the latest that it sent, in their order.
-        beat: BEAT, its latest sign of life; None where it has given none.
+        sent: MESSAGE, the latest ones that it sent, in order.
+        beat: BEAT, its latest sign of life; None if there is none.
     """
 
     processes: str
@@ -44,7 +44,7 @@ class CurrentCalls:
 
 
 def read_current(path: Path) -> CurrentCalls | None:
-    """Read the current calls of a rank; None where it has not begun them, or has ended MPI.
+    """Read the current calls of a rank; None if it has not begun its file, or has ended MPI.
 
     A slot that was written during each of some readings is left out: a thread may have died while
     it wrote.
@@ -113,7 +113,7 @@ def _read(path: Path) -> np.void | None:
 
 
 def _with_tags(read: NDArray[np.void]) -> np.void:
-    """A file of the version before, which knew no messages, as this version would write it."""
+    """Convert a file of the previous version, which had no messages, to this version."""
     written = read.copy()
     slots = written["slots"][0]
     about = slots.view(np.uint8).reshape(SLOTS, SLOT.itemsize)[:, -_ABOUT_BYTES:].copy()

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 # The orders are those of the recorder's enums. Regions are counted like one more kind of traffic.
 TRAFFIC = ("data", "control", "transport", "tuning")
-# So are messages by partner, each a second time.
+# Messages by partner are counted like this, too, each a second time.
 REGION, PARTNER = len(TRAFFIC), len(TRAFFIC) + 1
-# Stands for the partners past the first 256.
+# Represents the partners beyond the first 256.
 OTHER_PARTNERS = (1 << 18) - 1
 SOURCES = ("mpi", "hvd_ext", "program", "torch")
 
@@ -24,13 +24,13 @@ class Key(NamedTuple):
     """A kind of call, as numbers.
 
     Attributes:
-        operation, algorithm, datatype: numbers of names; of a region, its name and kind.
-            Datatype 0: not known.
-        size_bin: of the message, as in `bins`.
+        operation, algorithm, datatype: numbers of names; for a region, its name and kind.
+            Datatype 0 is unknown.
+        size_bin: the message's bin, as in `bins`.
         traffic: index into TRAFFIC, REGION, or PARTNER.
         source: index into SOURCES.
         communicator: number of the rank's communicator; 0: none.
-        partner: the world rank, of PARTNER; its operation is named "to" or "from".
+        partner: for PARTNER, the world rank; its operation is named "to" or "from".
     """
 
     operation: int

@@ -1,4 +1,4 @@
-"""Rows of a rank's file that hold figures of the kernel and of the machine."""
+"""Rows of a rank's file with counters of the kernel and of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hvprof.machine import Machine, RunUsage
 
 
 def usage_of(row: Any) -> RunUsage | None:
-    """Kernel counters of the run; None where the rank did not come to MPI_Finalize."""
+    """Return the kernel counters of the run; None if the rank did not reach MPI_Finalize."""
     if not row["threads"]:
         return None
     times_s = {
@@ -20,7 +20,7 @@ def usage_of(row: Any) -> RunUsage | None:
 
 
 def machine_of(row: Any) -> Machine | None:
-    """Looks at the machine; None where the recorder has not looked."""
+    """Return the machine's counters; None if the recorder has not read them."""
     if not row["looks"]:
         return None
     return Machine(

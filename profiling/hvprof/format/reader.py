@@ -53,9 +53,9 @@ _TABLES_END = FIXED.fields["steps"][1] if FIXED.fields else 0
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
-@lru_cache(1 << 16)  # most are empty, or those of other ranks
+@lru_cache(1 << 16)  # most are empty, or belong to other ranks
 def text_of(field: bytes) -> str:
-    """Text of a field of characters, up to its first zero."""
+    """Return the text of a field of characters, up to its first zero."""
     return printable(field.split(b"\0")[0].decode(errors="replace"))
 
 
@@ -72,13 +72,13 @@ class Head:
     """The head of a rank's file: the rank, without its calls.
 
     Attributes:
-        rank, size, pid: as MPI and the kernel number them.
-        host: its name.
+        rank, size, pid: its number, the number of ranks, and its process id.
+        host: its host's name.
         state: one of `STATES`.
-        start_unix_ns, start_clock_ns: when MPI had started, by both clocks of the host.
-        clock: the name of the second; one for all processes since a machine was started.
-        steps: that it has ended.
-        tables: for the numbers in its current calls.
+        start_unix_ns, start_clock_ns: the time when MPI had started, on both clocks of the host.
+        clock: the name of the second clock, the same for all processes of one boot of a machine.
+        steps: number of ended steps.
+        tables: tables for the numbers in its current calls.
     """
 
     rank: int
@@ -137,7 +137,7 @@ def _tables(fixed: Any) -> Tables:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The first `most` bytes of a file.
+    """Return the first `most` bytes of a file.
 
     Raises:
         UsageError: it cannot be read, or is a pipe or a device, which need not end.
@@ -318,7 +318,8 @@ def _cell(row: Any, key: Key, tables: Tables) -> Cell:
     source = SOURCES[key.source]
     communicator = tables.communicators[key.communicator]
     block_calls, blocks_s = _blocks(row)
-    # A wait has no size of its own: its bytes, and a count in place of a time, are its requests'.
+    # A wait has no size itself: its bytes, and a count in place of a time, are those of its
+    # requests.
     waits = source == "mpi" and key.size_bin == 0
     return Cell(
         operation=names[key.operation],

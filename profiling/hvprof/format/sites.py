@@ -21,11 +21,11 @@ _PATIENCE_S = 60
 
 
 def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
-    """Read the call sites of one rank, those with most time first; none where it has no such file.
+    """Read the call sites of one rank, those with most time first; none without such a file.
 
     Args:
-        path: of the file.
-        names: those of the rank's recording, by number.
+        path: path of the file.
+        names: names of the rank's recording, by number.
 
     Raises:
         UsageError: the file is cut off, foreign, damaged, or of a newer version.
@@ -45,7 +45,7 @@ def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
     for row in file["at"][file["at"]["calls"] > 0]:
         if row["operation"] >= len(names) or row["object"] > OBJECTS:
             raise UsageError(f"{path} is damaged: no such site {row['key']:#x}; record again")
-        # The first stands for those that found no room.
+        # The first one represents the sites that found no room.
         known = row["key"] > 0
         found.append(
             Site(
@@ -64,13 +64,13 @@ def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
 def places_of(
     sites: Iterable[Site], recorded_unix_s: float | None = None
 ) -> dict[tuple[str, int, int], str]:
-    """Where sites are in the source, by `Site.key`: "halo.c:212 (exchange)" or "train.py:42".
+    """Return the sites' places in the source, by `Site.key`, such as "halo.c:212 (exchange)".
 
     Lines of C and Fortran need `addr2line` and debugging information. Without them a site is named
     by its function and object, or by its object and offset.
 
     Args:
-        sites: of any ranks.
+        sites: sites of any ranks.
         recorded_unix_s: the end of the recording, in s since 1970; files that were written later
             are not those that ran, and name nothing.
     """
@@ -95,13 +95,13 @@ def _is_another(name: str, recorded_unix_s: float | None) -> bool:
         found = Path(name).stat()
     except OSError:
         return True
-    # A damaged name may be that of a pipe, which would be waited for.
+    # A damaged name may be that of a pipe, which would block.
     written_later = recorded_unix_s is not None and found.st_mtime > recorded_unix_s
     return written_later or not stat.S_ISREG(found.st_mode)
 
 
 def _asked(name: str, offsets: Sequence[int]) -> list[tuple[str, str]]:
-    """Function and line of each offset; none where nobody can say."""
+    """Return function and line of each offset; none if unknown."""
     # The recorded address is that after the call.
     before = [max(0, offset - 1) for offset in offsets]
     try:

@@ -52,7 +52,7 @@ _CYTHON = re.compile(r"__pyx_p[wf]_(.+)")
 
 
 def functions_at(path: str, offsets: Sequence[int]) -> list[str]:
-    """The function that each offset lies in; "" where the file does not say."""
+    """Return the function that contains each offset; "" if the file does not name it."""
     try:
         with (
             Path(path).open("rb") as file,
@@ -71,7 +71,7 @@ def functions_at(path: str, offsets: Sequence[int]) -> list[str]:
 
 
 def _functions(data: Any) -> list[tuple[int, int, str]]:
-    """Begin, bytes and name of each function, in ascending order."""
+    """Return begin, bytes and name of each function, in ascending order."""
     header = np.frombuffer(data, _HEADER, 1)[0].copy()
     if header["magic"] != b"\x7fELF" or (header["is_64"], header["order"]) != (2, 1):
         return []
@@ -92,7 +92,7 @@ def _functions(data: Any) -> list[tuple[int, int, str]]:
 
 
 def readable(name: str) -> str:
-    """A function's name as its author calls it.
+    """Return a function's name in the source.
 
     "mpi4py.MPI.Comm.Allreduce" for Cython's wrapper; "MPI::scatter" for C++'s
     "void MPI::scatter<long>(std::vector<long> const&)". Other names are returned as they are.
@@ -103,7 +103,7 @@ def readable(name: str) -> str:
     rest, parts = found[1], list[str]()
     while counted := re.match(r"_?(\d+)", rest):
         length, after = int(counted[1]), rest[counted.end() :]
-        # The last is numbered, not measured.
+        # The last part is a number without a length.
         if len(after) <= length or not re.match(r"_?\d", after[length:]):
             return ".".join([*parts, after])
         parts.append(after[:length])
@@ -112,8 +112,8 @@ def readable(name: str) -> str:
 
 
 def _without_types(name: str) -> str:
-    """A name of C++ without its arguments, those of its template, and what it returns."""
-    # The names of operators have such characters themselves.
+    """Return a C++ name without its arguments, template arguments and result type."""
+    # The names of operators contain such characters themselves.
     if "(" not in name or "operator" in name:
         return name
     kept, depth = "", 0

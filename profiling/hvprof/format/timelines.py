@@ -16,7 +16,7 @@ from hvprof.printable import printable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTimeline:
-    """Some steps of a rank: what ran, and the calls that were recorded meanwhile."""
+    """Some steps of a rank: the activities, and the calls of that time."""
 
     timeline: Timeline
     calls: RankTrace
@@ -34,7 +34,7 @@ def load_timelines(recording: Recording) -> tuple[RankTimeline, ...]:
 
 
 def _load(recording: Recording, rank: RankRecording, shifts: Shifts) -> RankTimeline | None:
-    file = recording.rank_files.get(rank.rank)  # none of a recording that was made in memory
+    file = recording.rank_files.get(rank.rank)  # none if a recording was made in memory
     if file is None or not (path := file.with_suffix(SUFFIX)).exists():
         return None
     timeline = read(path)

@@ -35,7 +35,7 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The traces of all ranks that kept one, in the order of ranks."""
+    """The traces of all ranks that have one, in the order of ranks."""
 
     ranks: tuple[RankTrace, ...]
 
@@ -44,7 +44,7 @@ def load_trace(recording: Recording) -> Trace | None:
     """Read the trace of a recording.
 
     Args:
-        recording: of one job.
+        recording: recording of one job.
 
     Returns:
         The calls of each rank, or None if no trace was kept.
@@ -76,12 +76,12 @@ def _load(recording: Recording, rank: RankRecording, shifts: Shifts) -> RankTrac
 def checked(
     events: Events, recording: Recording, rank: RankRecording, shifts: Shifts, path: Path
 ) -> RankTrace:
-    """The calls of a rank, oldest first and on rank 0's clock, as `path` has them.
+    """Return the calls of a rank in `path`, oldest first and on rank 0's clock.
 
     Raises:
         UsageError: there are no such calls.
     """
-    # 0: never written, or a rank was killed while it wrote.
+    # 0 means never written, or that a rank was killed while it wrote.
     events = events[events["number"] > 0]
     events = events[np.argsort(events["number"])]
     tables = read_tables(recording.rank_files[rank.rank])
@@ -99,7 +99,7 @@ def checked(
 
 
 class Shifts:
-    """Offset to add to the times of a rank, to have them on rank 0's clock."""
+    """Return the offset from a rank's clock to rank 0's."""
 
     def __init__(self, recording: Recording) -> None:
         first = recording.ranks[0]
@@ -112,10 +112,10 @@ class Shifts:
             return 0
         offsets = self._offsets.get(rank.clock, ())
         if not offsets:
-            # As good as the hosts' time of day: all that a killed rank may have left.
+            # As accurate as the hosts' time of day, which is all that a killed rank may have left.
             return round((rank.start_unix_s - rank.start_clock_s - self._wall_s) * 1e9)
         at_s = at_ns / 1e9
-        # Clocks drift by some 10 us a second: between start and end that is a line.
+        # Clocks drift by some 10 us a second; between start and end, the drift is linear.
         return np.rint(
             np.interp(at_s, [o.at_s for o in offsets], [o.offset_s for o in offsets]) * 1e9
         ).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Writes the file of a rank, as the recorder in C does: for recordings that are imported."""
+"""Writes the file of a rank like the recorder in C, for recordings that are imported."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def write_rank(directory: Path, rank: RankRecording) -> Path:
 
 
 def rank_path(directory: Path, rank: int) -> Path:
-    """The file of a rank in a recording's folder."""
+    """Return the path of a rank's file in a recording's folder."""
     return directory / f"rank-{rank:05d}.hvprof"
 
 
 def encode_rank(rank: RankRecording) -> bytes:
-    """The file of a rank (times to a nanosecond).
+    """Return the file of a rank (times to a nanosecond).
 
     Args:
         rank: at most 256 names and 127 communicators.
@@ -118,7 +118,7 @@ _Communicators = dict[tuple[str, int], tuple[int, str, str, int]]
 
 
 def _communicators(rank: RankRecording) -> _Communicators:
-    """(size, name, ranks, own rank) by id and size; the first stands for none."""
+    """Return (size, name, ranks, own rank) by id and size; the first one means none."""
     found: _Communicators = {("", rank.size): (rank.size, "", "", 0)}
     for one in rank.communicators:
         found[one.id, one.size] = (one.size, one.name, one.ranks, one.rank)

@@ -1,1 +1,1 @@
-"""Recordings made from what other tools wrote."""
+"""Recordings made from files of other tools."""

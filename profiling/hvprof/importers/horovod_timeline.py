@@ -1,8 +1,8 @@
-"""Makes a recording of a Horovod timeline: the messages that Horovod fused, and their times.
+"""Makes a recording from a Horovod timeline: the messages that Horovod fused, and their times.
 
-A timeline (HOROVOD_TIMELINE) is written by rank 0 and knows tensors, not messages. Those
-whose MPI_ALLREDUCE began before the first of them ended were one message: Horovod begins
-them together, and ends them together.
+Rank 0 writes a timeline (HOROVOD_TIMELINE), which contains tensors, not messages. Tensors whose
+MPI_ALLREDUCE began before the first of them ended were one message, because Horovod begins and ends
+them together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hvprof.format.writer import encode_rank, rank_path
 from hvprof.model import Cell, RankRecording
 from hvprof.recording.session import prepare_directory, write_meta
 
-# The activities that are an exchange, by whoever carries it out.
+# The activities that are an exchange, by library.
 _EXCHANGE = re.compile(
     r"(MPI|NCCL|GLOO|CCL)_(?:CROSS_)?"
     r"(ALLREDUCE|ALLGATHER|BCAST|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM_ALLREDUCE)"
@@ -36,22 +36,22 @@ _ITEM_BYTES = {
     **dict.fromkeys(("int64", "float64"), 8),
 }
 _START = "start_time_since_epoch_in_micros"
-# Limits of a timeline: it lasts a year at most, starts before 2286, and a message is of less
-# than 1 EB. Whatever holds other numbers is damaged.
+# Limits of a timeline: it lasts at most a year, starts before 2286, and a message has less than 1
+# EB. A file with other numbers is damaged.
 _MOST_US, _MOST_START_US, _MOST_BYTES = 3.2e13, 10**16, 10**18
 _MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Tensors that Horovod exchanged at once.
+    """Tensors that Horovod exchanged together.
 
     Attributes:
-        operation: "allreduce", ...; or "negotiate", for how long a tensor waited until
-            all ranks had it.
+        operation: "allreduce", ...; or "negotiate", the time that a tensor waited until all ranks
+            had it.
         algorithm: "native" for MPI's own, "nccl", "gloo" or "ccl".
-        tensors: how many were fused into it.
-        begin_us, end_us: after the timeline's start.
+        tensors: number of fused tensors.
+        begin_us, end_us: time after the timeline's start.
     """
 
     operation: str
@@ -85,7 +85,7 @@ def import_timeline(
     Args:
         timeline: the file that HOROVOD_TIMELINE named; one that a killed job left
             unfinished is read as far as it goes.
-        directory: as for `record`.
+        directory: the directory of the recording, as for `record`.
         force: replace an earlier recording.
         size: ranks of the job; by default what the timeline's negotiations show.
 
@@ -140,7 +140,7 @@ def import_timeline(
 
 
 def read_events(timeline: Path) -> list[dict[str, Any]]:
-    """The events of a timeline, up to where it was cut off.
+    """Return the events of a timeline, up to the place where it was cut off.
 
     Raises:
         UsageError: it cannot be read, or is not a list of events.
@@ -154,7 +154,7 @@ def read_events(timeline: Path) -> list[dict[str, Any]]:
         events = json.loads(text)
     except RecursionError:
         events = None
-    except ValueError:  # also of a number of thousands of digits
+    except ValueError:  # raised for a number of thousands of digits, too
         try:
             events = json.loads(text[: text.rfind("}") + 1] + "]")
         except (ValueError, RecursionError):
@@ -165,10 +165,10 @@ def read_events(timeline: Path) -> list[dict[str, Any]]:
 
 
 def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
-    """The messages in a timeline, in the order of their ends.
+    """Return the messages in a timeline, in the order of their ends.
 
-    An event that does not fit to the others is passed over, as is a tensor whose end, type
-    or shape is missing.
+    Events that contradict others are skipped, and so are tensors whose end, type or shape is
+    missing.
     """
     stacks: dict[int, list[tuple[str, float]]] = defaultdict(list)
     running: dict[str, _Open] = {}
@@ -193,7 +193,7 @@ def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
             if name.startswith("NEGOTIATE_") and begin_us <= now_us:
                 messages.append(Message("negotiate", "native", "", 0, 1, begin_us, now_us))
             elif message and _EXCHANGE.fullmatch(name):
-                # They end one after the other in the file; the first is the nearest to it.
+                # They end one after the other in the file; the first end is the most accurate.
                 message.end_us = message.end_us or now_us
                 running.pop(name, None)
             if message and not stack:
@@ -203,7 +203,7 @@ def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
 
 
 def _join(running: dict[str, _Open], found: re.Match[str], pid: int, now_us: float) -> _Open:
-    """The message that a tensor belongs to whose exchange begins now."""
+    """Return the message of a tensor whose exchange begins now."""
     by, operation = found[1].lower(), found[2].lower().removeprefix("adasum_")
     message = running.get(found[0])
     if message is None:
@@ -217,7 +217,7 @@ def _join(running: dict[str, _Open], found: re.Match[str], pid: int, now_us: flo
 
 
 def _finish_tensor(message: _Open, pid: int, details: object) -> list[Message]:
-    """Take in a tensor's type and shape; with the last tensor, the message is complete."""
+    """Add a tensor's type and shape; with the last tensor, the message is complete."""
     message.unfinished.discard(pid)
     if isinstance(details, dict):
         datatype = str(details.get("dtype"))
@@ -242,7 +242,7 @@ def _finish_tensor(message: _Open, pid: int, details: object) -> list[Message]:
 
 
 def _tensor_bytes(datatype: str, shape: str) -> int | None:
-    """Bytes of a tensor; None where its type is not known, or it is larger than any."""
+    """Return the bytes of a tensor; None if its type is unknown, or its size impossible."""
     sizes = re.findall(r"\d+", shape)
     if datatype not in _ITEM_BYTES or any(len(size) > _MOST_DIGITS for size in sizes):
         return None
@@ -251,7 +251,7 @@ def _tensor_bytes(datatype: str, shape: str) -> int | None:
 
 
 def _ranks_in(events: Iterable[dict[str, Any]]) -> int:
-    """One more than the highest rank that was seen to be ready; 0 if none was."""
+    """Return the highest rank that was ready, plus one; 0 if none was."""
     names = (str(event.get("name")) for event in events if event.get("ph") == "X")
     ranks = (int(name) for name in names if name.isdecimal() and len(name) < _MOST_DIGITS)
     return max((rank + 1 for rank in ranks if rank < _MOST_RANKS), default=0)

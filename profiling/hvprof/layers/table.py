@@ -12,10 +12,10 @@ from hvd_ext.errors import UsageError
 from hvprof.printable import printable
 
 LAYERS_VERSION = 1
-# Skinny: a sample costs more than so many times what it costs in the largest batch, in a layer
-# that takes at least this share of the smallest batch's time.
+# A layer is skinny if a sample costs more than this multiple of its cost in the largest batch, and
+# if the layer takes at least this share of the smallest batch's time.
 _SKINNY, _SHARE = 2.0, 0.01
-# Bytes or seconds: more is no layer's, and would overflow in a sum.
+# Bytes or seconds; more is impossible for a layer, and would overflow in a sum.
 _MOST = 2**50
 
 
@@ -24,14 +24,14 @@ class Layer:
     """One leaf of the model.
 
     Attributes:
-        name: as in model.named_modules().
+        name: name in model.named_modules().
         kind: its class.
-        product: rows x inner x columns of its matrix product for one sample, as a
-            convolution or a fully connected layer has one; "" otherwise.
-        gradient_bytes: of its parameters.
+        product: rows x inner x columns of its matrix product for one sample, for convolutions and
+            fully connected layers; "" otherwise.
+        gradient_bytes: bytes of its parameters' gradients.
         forward_s, backward_s: median seconds, one for each batch.
-        ready_s: after backward began, until its gradients were ready, at the largest batch;
-            0 without parameters.
+        ready_s: time from the begin of backward until its gradients were ready, at the largest
+            batch; 0 without parameters.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Layer:
     ready_s: float
 
     def time_s(self, index: int) -> float:
-        """Forward and backward at one batch."""
+        """Return forward plus backward at one batch."""
         return self.forward_s[index] + self.backward_s[index]
 
 
@@ -60,7 +60,7 @@ class LayerTable:
 
     @property
     def skinny(self) -> tuple[Layer, ...]:
-        """Layers for which a sample in the smallest batch costs much more."""
+        """Return the layers for which a sample in the smallest batch costs much more."""
         total_s = sum(layer.time_s(0) for layer in self.layers)
         last = len(self.batches) - 1
         return tuple(
@@ -72,7 +72,7 @@ class LayerTable:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The table in JSON's types, the skinny layers named."""
+        """Return the table in JSON's types, with the names of the skinny layers."""
         return {
             "layers_version": LAYERS_VERSION,
             **dataclasses.asdict(self),
@@ -81,10 +81,10 @@ class LayerTable:
 
 
 def load_layers(path: Path) -> LayerTable:
-    """Read what `hvprof layers --json` wrote.
+    """Read the output of `hvprof layers --json`.
 
     Raises:
-        UsageError: it is something else, or damaged.
+        UsageError: it is another file, or is damaged.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

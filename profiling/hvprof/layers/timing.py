@@ -1,9 +1,8 @@
 """Times the layers of a model forward and backward, and when gradients are ready.
 
-Measured in place: the whole model runs forward and backward, and hooks read the clock
-when a layer begins and ends, when the gradient of its output arrives, and when that of
-its parameters is ready. Freed memory is kept, as in training: else each pass would fault
-its gradients' pages in again.
+The whole model runs forward and backward, and hooks read the clock when a layer begins and ends,
+when the gradient of its output arrives, and when that of its parameters is ready. Freed memory is
+kept, as in training; otherwise each pass would fault its gradients' pages in again.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ def time_layers(
     """Time a model's layers.
 
     Args:
-        model: "module:callable"; what it returns is a torch.nn.Module.
+        model: "module:callable", which returns a torch.nn.Module.
         settings: "name=value" arguments for the callable.
-        input_shape: of one sample, such as (3, 224, 224).
-        batches: of a rank.
-        repeats: of each batch; the median counts.
+        input_shape: shape of one sample, such as (3, 224, 224).
+        batches: batch sizes of a rank.
+        repeats: number of passes of each batch; the median counts.
 
     Raises:
-        UsageError: the model cannot be made, or does not take such an input.
+        UsageError: the model cannot be made, or does not accept such an input.
     """
     try:
         import torch
@@ -91,7 +90,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 class _Clock:
-    """When things happened in one pass, by the layer's name; seconds."""
+    """The times of one pass by the layer's name, in seconds."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -190,7 +189,7 @@ def _first_tensor(output: Any) -> Any:
 
 
 def _product(module: torch.nn.Module, output: torch.Tensor) -> str:
-    """Rows of a sample x inner x columns, if the layer is a matrix product."""
+    """Return rows of a sample x inner x columns, if the layer is a matrix product."""
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() < 2 or output is None:
         return ""

@@ -12,13 +12,13 @@ class Cause:
     Attributes:
         kind: "late", "stopped", "gone", "finalized", "not_started" or "disk" of ranks for which
             others wait; "mismatch" of collectives; "deadlock" of ranks that wait in a circle;
-            "any_source" where any rank's message is waited for; "link" where data wait to be
-            sent between hosts; "transfer" where every rank has reached a collective that does not
-            end; "unknown".
-        ranks: the ranks to look at.
+            "any_source" if ranks wait for a message of any rank; "link" if data wait to be sent
+            between hosts; "transfer" if every rank has reached a collective that does not end;
+            "unknown".
+        ranks: the ranks to check.
         waiting: the ranks that wait for them, directly or not.
-        blocked_s: for how long the first has waited.
-        sentence: all that in words.
+        blocked_s: how long the first one has waited.
+        sentence: the cause in words.
     """
 
     kind: str

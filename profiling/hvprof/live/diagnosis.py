@@ -1,4 +1,4 @@
-"""Why a job hangs: from where its ranks stand to sentences that name the causes."""
+"""The diagnosis of a hanging job: from its ranks' calls to sentences that name the causes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvprof.live.untargeted import without_targets
 from hvprof.live.waits import ENDED, Meeting, Node, Place, Waits, ends, graph, waiting_for
 
 _LISTED = 4
-# Ranks come to the places in which they are blocked one after another.
+# Ranks reach the places in which they are blocked one after the other.
 _SOON = 0.5
 _BROKEN = frozenset({Process.GONE, Process.EXITED, Process.STOPPED, Process.SILENT})
 _KINDS = {
@@ -32,9 +32,9 @@ def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause
     """Find why ranks are blocked; the cause for which most ranks wait comes first.
 
     Args:
-        standings: of all ranks, in their order.
-        longer_than_s: a call counts as blocked after this time, and after half of it where
-            another rank is blocked.
+        standings: standings of all ranks, in order.
+        longer_than_s: time after which a call counts as blocked, or half of it if another rank is
+            blocked.
     """
     if all(one.process in ENDED for one in standings):
         return ()
@@ -81,7 +81,7 @@ def _kind(rank: int, waits: Waits, standings: Sequence[Standing]) -> str:
 
 
 def _nearest(waits: Waits) -> dict[Node, Place]:
-    """For each node, the collective of most ranks that waits for it."""
+    """Return for each node the collective of most ranks that waits for it."""
     order = sorted(waits.meetings, key=lambda place: len(waits.meetings[place].inside))
     return {node: place for place in order for node in waits.targets[place]}
 
@@ -118,7 +118,7 @@ def _late(
             clauses.append(f"{words.who(standings[node])} {how}{does}")
         before = node
     if before is not None:
-        # A chain of messages has no collective to begin with.
+        # A chain of messages does not begin with a collective.
         clauses[0] = clauses[0].replace(" is in ", " has been in ", 1)
     clauses.append(_those(ranks, near, waits, standings))
     named = {node for node in way if isinstance(node, int)}
@@ -131,13 +131,13 @@ def _late(
 
 
 def _way(near: Place | None, ways: dict[Node, Node], waits: Waits) -> list[Node]:
-    """From the collective or the rank that is farthest from the end to it."""
+    """Return the path to the end of a chain from the farthest collective or rank."""
     meetings = [node for node in ways if isinstance(node, tuple)]
     start: Node | None = max(
         meetings, key=lambda place: len(waits.meetings[place].inside), default=None
     )
     if start is None:
-        # No collective: the chain of messages from its beginning.
+        # Without a collective, the chain of messages from its beginning.
         start = next(reversed(ways), None)
     if near is not None and start is not None and start not in ways:
         start = near
@@ -161,7 +161,7 @@ def _name(meeting: Meeting) -> str:
 def _those(
     ranks: list[int], near: Place | None, waits: Waits, standings: Sequence[Standing]
 ) -> str:
-    """The sentences about the ranks at the end of the chain."""
+    """Return the sentences about the ranks at the end of the chain."""
     meeting = waits.meetings[near] if near else None
     said = []
     for rank in ranks[:_LISTED]:
@@ -217,7 +217,7 @@ def _deadlock(part: tuple[Node, ...], waits: Waits, standings: Sequence[Standing
 
 
 def _by_link(cause: Cause, standings: Sequence[Standing]) -> Cause:
-    """The cause, or the link over which data do not arrive."""
+    """Return the cause, or the link over which data do not arrive."""
     link = slow_link(standings)
     if link is None:
         return cause
@@ -226,7 +226,7 @@ def _by_link(cause: Cause, standings: Sequence[Standing]) -> Cause:
 
 
 def _unfinished(place: Place, waits: Waits, standings: Sequence[Standing]) -> Cause:
-    """A collective that every rank has entered, as far as that is known."""
+    """Describe a collective that every rank has entered, as far as known."""
     meeting = waits.meetings[place]
     call = meeting.thread.call
     known = call is None or (call.group is not None and call.group.ranks is not None)

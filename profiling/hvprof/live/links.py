@@ -1,4 +1,4 @@
-"""The host whose link holds a collective up, from the connections that have not delivered all."""
+"""The host whose link delays a collective, from connections with undelivered data."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hvprof.live import words
 from hvprof.live.standing import Standing
 
 _STUCK_S = 1.0
-# Segments that are sent again on a link that loses some, as a share; and how long data waited then.
+# The share of resent segments on a link that loses some, and how long data waited then.
 _SEGMENT_BYTES, _LOST_SHARE, _LOST_S = 1448, 0.01, 0.5
-# A queue of the host itself drops packets: nothing is under way for most of the time.
+# If the host's own queue drops packets, no data is in flight for most of the time.
 _UNSENT_SHARE = 0.5
 # Data wait for a moment on any link.
 _MUCH, _MOST, _ALIKE = 0.1, 0.8, 0.95
-# What waits at the first look has waited for as long as that is from the next.
+# Data that waits at the first reading counts as waiting until the next one.
 _QUEUED_BYTES, _LOOK_S = 64 << 10, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """Links that hold ranks up.
+    """Links that delay ranks.
 
     Attributes:
-        ranks: those on its hosts.
-        sentence: which they are, and what is wrong, in words.
+        ranks: ranks on their hosts.
+        sentence: the links and their problem, in words.
     """
 
     ranks: tuple[int, ...]
@@ -36,7 +36,7 @@ class SlowLink:
 
 
 def slow_link(standings: Sequence[Standing]) -> SlowLink | None:
-    """Find the host, or the two hosts, between which data wait; None without any that do."""
+    """Find the host, or the two hosts, between which data wait; None if no data wait."""
     host_of = {address: one.host for one in standings for address in one.addresses}
     between: dict[tuple[str, str], list[Connection]] = defaultdict(list)
     for one in standings:
@@ -61,7 +61,7 @@ def slow_link(standings: Sequence[Standing]) -> SlowLink | None:
 
 
 def _blamed(between: dict[tuple[str, str], list[Connection]]) -> list[str]:
-    """The host that has a part in most of what waits; two where each has."""
+    """Return the host that is part of most waits; both hosts if it is a single pair."""
     stuck = {pair: some for pair, some in between.items() if any(map(_is_stuck, some))}
     lossy = {pair: some for pair, some in between.items() if _loses(some)}
     worst = stuck or lossy or between

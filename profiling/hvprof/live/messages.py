@@ -1,4 +1,4 @@
-"""Messages that a rank has sent and that do not match the receive which another is blocked in."""
+"""Sent messages that do not match the receive in which another rank is blocked."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_RANKS = 8
 def with_unreceived(
     directory: Path, standings: Sequence[Standing], causes: Sequence[Cause]
 ) -> tuple[Cause, ...]:
-    """The causes, with messages of other tags that were sent to the ranks that wait.
+    """Return the causes, with messages of other tags that were sent to the waiting ranks.
 
     Args:
-        directory: of the recording, whose files hold how many messages were received.
-        standings: of all ranks, in their order.
-        causes: as `diagnose` finds them.
+        directory: folder of the recording, whose files count received messages.
+        standings: standings of all ranks, in order.
+        causes: result of `diagnose`.
     """
     found = []
     for cause in causes:
@@ -34,7 +34,7 @@ def with_unreceived(
 
 
 def _unreceived(directory: Path, rank: int, standings: Sequence[Standing]) -> Iterator[str]:
-    """A sentence for each rank whose messages this one does not receive."""
+    """Return a sentence for each rank whose messages this one does not receive."""
     calls = [thread.call for thread in standings[rank].threads if thread.call]
     call = next((one for one in calls if one.tag is not None and _receives(one)), None)
     if call is None or call.requests > 1:
@@ -67,7 +67,7 @@ def _receives(call: Call) -> bool:
 
 
 def _received(directory: Path, one: Standing) -> dict[int, int]:
-    """Messages that a rank has received, or begun to receive, by the sender's rank."""
+    """Return the messages that a rank has received, or begun to receive, by sender."""
     found = read_rank(latest_job(directory) / f"rank-{one.rank:05d}.hvprof")
     partners = found.partners if found else ()
     return {one.rank: one.messages for one in partners if one.direction == "from"}

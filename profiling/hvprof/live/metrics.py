@@ -1,7 +1,7 @@
-"""The metrics of a running job: their names, what they mean, and how a reading gives them.
+"""The metrics of a running job: their names, meanings, and values in a reading.
 
-A site keeps every series of every job, so there are few. Those that show a late rank are there for
-each rank; calls are summed over the ranks of a host.
+A site keeps every series of every job, so there are few. Series that can reveal a late rank exist
+for each rank; calls are summed over the ranks of a host.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Read = Callable[[Snapshot, float], Iterator[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric, as Prometheus' conventions have it.
+    """A metric by Prometheus' conventions.
 
     Attributes:
-        name: with its unit. A counter is exposed with "_total" after it.
+        name: its name with its unit. A counter is exposed with "_total" after it.
         kind: "counter" or "gauge".
-        help: what it is, in a sentence.
+        help: its meaning, in a sentence.
         labels: names of its labels.
-        read: gives the samples of a reading. Its second argument is after how many seconds a call
-            counts as blocked.
+        read: returns the samples of a reading. Its second argument is the number of seconds after
+            which a call counts as blocked.
     """
 
     name: str
@@ -83,7 +83,7 @@ def _waiting(reading: Snapshot, rank: int) -> float | None:
     return 0.0 if reading.ended else reading.ranks[rank].call_s
 
 
-# Parts that add up to a step's time, and communication behind computing.
+# Parts that add up to a step's time, and communication during computing.
 _PARTS = ("compute", "exposed", "io", "other", "overlapped")
 
 

@@ -11,7 +11,7 @@ from hvprof.live.standing import Standing
 from hvprof.live.waits import Meeting, Place, meeting_of
 
 _ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
-# Every rank's payload is as large as the others'.
+# Operations in which every rank's payload has the same size.
 _EQUAL = ("allreduce", "reduce", "scan", "exscan", "bcast", "allgather", "alltoall")
 
 
@@ -20,21 +20,21 @@ class Mismatch:
     """The different calls of ranks at one place.
 
     Attributes:
-        called: the ranks that called the same, by it in words; the most ranks come first.
+        called: ranks by their call, in words; the call of most ranks comes first.
     """
 
     called: Mapping[str, tuple[int, ...]]
 
     @property
     def blamed(self) -> tuple[int, ...]:
-        """The ranks in the minority; all, where there is no majority."""
+        """Return the ranks in the minority; all if there is no majority."""
         sides = list(self.called.values())
         even = len(sides[0]) == len(sides[1])
         return tuple(sorted(rank for side in (sides if even else sides[1:]) for rank in side))
 
 
 def mismatch(place: Place, meeting: Meeting, standings: Sequence[Standing]) -> Mismatch | None:
-    """Find what ranks called otherwise than the others: the operation, its root, its size."""
+    """Find the difference between ranks' calls: the operation, its root, or its size."""
     calls = {rank: thread.call for rank, thread in meeting.inside.items() if thread.call}
     names = {rank: call.what for rank, call in calls.items()}
     for rank in meeting.left:

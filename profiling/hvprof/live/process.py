@@ -10,7 +10,7 @@ from pathlib import Path
 from hvprof.live.standing import Process
 
 _PROC = Path("/proc")
-# Of the kernel's clock ticks and of the recorder's start.
+# The inaccuracy of the kernel's clock ticks and of the recorder's start.
 _SLACK_S = 2.0
 _STATES = {
     "T": Process.STOPPED,
@@ -21,7 +21,7 @@ _STATES = {
 
 
 def clock_name() -> str:
-    """The name of this machine's monotonic clock, as the recorder writes it; "" where unknown."""
+    """Return the name of this machine's monotonic clock in recordings; "" if unknown."""
     with contextlib.suppress(OSError):
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot:.36} {_link('time'):.26}"
@@ -29,16 +29,16 @@ def clock_name() -> str:
 
 
 def sees_processes(space: str) -> bool:
-    """Whether process ids of this space mean the same here."""
+    """Whether process ids of this namespace mean the same here."""
     return bool(space) and space == _link("pid")
 
 
 def process_state(pid: int, start_unix_ns: int) -> tuple[Process, int]:
-    """The state of a process of this machine, and the signal that ended it, or 0.
+    """Return the state of a process of this machine, and the signal that ended it, or 0.
 
     Args:
         pid: its id.
-        start_unix_ns: a time at which it ran: a later process may have its id.
+        start_unix_ns: a time at which it ran, because a later process may have its id.
     """
     try:
         text = (_PROC / str(pid) / "stat").read_text()
@@ -54,7 +54,7 @@ def process_state(pid: int, start_unix_ns: int) -> tuple[Process, int]:
 
 
 def _exists(pid: int) -> bool:
-    """Where /proc shows processes of other users to none."""
+    """Whether /proc hides processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

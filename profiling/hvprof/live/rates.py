@@ -15,7 +15,7 @@ from hvprof.live.snapshot import RankState, Snapshot
 from hvprof.machine import Flow, Machine
 from hvprof.model import Step
 
-# Ranks whose shares differ by less are even.
+# Ranks whose shares differ by less than this count as equally fast.
 _EVEN = 0.02
 _SUMMED = tuple(one.name for one in fields(Step) if one.name not in ("index", "start_s"))
 
@@ -25,19 +25,19 @@ class RankRate:
     """A rank between two readings.
 
     Attributes:
-        interval_s: between them.
-        steps: that it has ended since its start.
-        steps_s: steps a second now; None where it has marked none. Once a step takes longer than
-            the reading, that it can at most have.
+        interval_s: time between them.
+        steps: steps that have ended since its start.
+        steps_s: steps a second now; None if it has marked none. If a step takes longer than the
+            interval, the largest possible value.
         trend: `steps_s` over that of all steps before the reading, less 1; None if unknown.
         step: the mean of the steps that ended in between, and how many (`index`); None if none.
-        mpi_s, outside_s: of the interval, in MPI's calls (all threads, without
-            control traffic) and outside of them.
-        call_s: for how long it is in a call now; 0 for none.
-        since_step_s: since its last step ended; 0 where it has marked none.
+        mpi_s, outside_s: parts of the interval in MPI's calls (all threads, without control
+            traffic) and outside of them.
+        call_s: how long it has been in a call now; 0 for none.
+        since_step_s: time since its last step ended; 0 if it has marked none.
         outside: share of its time in which it does not wait for others: outside of exposed
             communication in the steps that ended, or of MPI where a rank ended no step.
-        machine: what it was given in between; None where that is not known.
+        machine: its machine's counters in between; None if unknown.
     """
 
     rank: int
@@ -56,7 +56,7 @@ class RankRate:
 
     @property
     def queued_s(self) -> float:
-        """How long its thread waited for a core in steps that ended; 0 where not known."""
+        """Return how long its thread waited for a core in steps that ended; 0 if unknown."""
         return self.step.index * self.step.all_queued_s if self.step else 0.0
 
 
@@ -65,9 +65,9 @@ class OperationRate:
     """An operation between two readings, as a mean over the ranks.
 
     Attributes:
-        operation, algorithm: as in `model.Cell`; of data traffic alone.
-        calls_s, bytes_s: calls and payload that ended, a second.
-        share: of the time, in its calls that ended.
+        operation, algorithm: as in `model.Cell`; only data traffic.
+        calls_s, bytes_s: calls that ended and their payload, a second.
+        share: share of the time in its calls that ended.
         algbw_gb_s: payload over time in the calls, in decimal GB/s; None where the time is not
             that of the exchange (non-blocking calls) or nothing is moved.
     """
@@ -85,11 +85,11 @@ class Rates:
     """A job between two readings.
 
     Attributes:
-        ranks: those that were in both, in their order.
-        operations: the one that took longest first.
+        ranks: ranks that were in both, in order.
+        operations: operations, the longest first.
         step: mean of the ranks' steps that ended in between; None if there were none.
-        slowest: the rank that is longest outside of MPI; None where the ranks are even.
-        flows: between hosts.
+        slowest: the rank that is longest outside of MPI; None if ranks are equally fast.
+        flows: traffic between hosts.
     """
 
     ranks: tuple[RankRate, ...]
@@ -100,7 +100,7 @@ class Rates:
 
 
 def rates(before: Snapshot, after: Snapshot) -> Rates:
-    """Rates of the ranks that are in both of two readings."""
+    """Compute the rates of the ranks that are in both of two readings."""
     pairs = {
         rank: (before.ranks[rank], state)
         for rank, state in after.ranks.items()
@@ -169,7 +169,7 @@ def _machine(before: Counters, after: Counters) -> Machine | None:
 
 
 def _flows(before: Sequence[Flow], after: Sequence[Flow]) -> tuple[Flow, ...]:
-    """The traffic between two readings, of connections that were there in both."""
+    """Return the traffic between two readings, of connections that are in both."""
     earlier = {(one.rank, one.to): one for one in before}
     return tuple(
         replace(
@@ -184,7 +184,7 @@ def _flows(before: Sequence[Flow], after: Sequence[Flow]) -> tuple[Flow, ...]:
 
 
 def _step(before: RankState, after: RankState) -> Step | None:
-    """The mean of the steps that ended between two readings."""
+    """Return the mean of the steps that ended between two readings."""
     first, last = before.counters.steps, after.counters.steps
     if last is None:
         return None

@@ -1,4 +1,4 @@
-"""Reads where all ranks of a recording stand."""
+"""Reads the standings of all ranks of a recording."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MOST_RANKS = 1 << 22
 
 
 def read_standings(directory: Path) -> tuple[Standing, ...]:
-    """Read where each rank of a job stands, in the order of ranks.
+    """Read the standing of each rank of a job, in the order of ranks.
 
-    Ranks that have not begun their file are among them. Nothing is written, and the ranks do not
+    Ranks that have not begun their file are included. Nothing is written, and the ranks do not
     notice.
 
     Raises:
@@ -52,7 +52,7 @@ def read_standings(directory: Path) -> tuple[Standing, ...]:
 
 
 def read_heads(directory: Path) -> list[tuple[Path, Head]]:
-    """The files of the ranks that have started MPI, with their heads.
+    """Return the files of the ranks that have started MPI, with their heads.
 
     Raises:
         UsageError: as `read_standings`.
@@ -69,14 +69,14 @@ def read_heads(directory: Path) -> list[tuple[Path, Head]]:
 
 
 def in_order(found: Mapping[int, Standing]) -> tuple[Standing, ...]:
-    """All ranks of a job in their order, with those that have not started."""
+    """Return all ranks of a job in order, with those that have not started."""
     size = max(one.size for one in found.values())
     absent = Process.NOT_STARTED
     return believed(found.get(rank) or Standing(rank, process=absent) for rank in range(size))
 
 
 def read_standing(path: Path, head: Head) -> Standing:
-    """Read where the rank of a file stands."""
+    """Read the standing of a file's rank."""
     current = read_current(path.with_suffix(".now"))
     process, signal = _process(head, current)
     beat = current.beat if current else None
@@ -159,13 +159,13 @@ def _thread(slot: np.void, head: Head, groups: list[Group | None]) -> Thread:
 
 
 def _is_own(call: Call) -> bool:
-    """Whether it is likely to be hvd_ext's: no program's rank is looked for by such a call."""
+    """Whether a call is probably hvd_ext's own, which says nothing about the program."""
     named = call.group.name if call.group else ""
     return call.operation == "comm_set_name" or named.startswith(_OWN)
 
 
 def age_s(since_ns: int, head: Head) -> float:
-    """Seconds since a time of the rank's clock; 0 for none."""
+    """Return the seconds since a time of the rank's clock; 0 for none."""
     if not since_ns:
         return 0.0
     if head.clock and head.clock == clock_name():
@@ -209,7 +209,7 @@ def _group(one: Communicator) -> Group | None:
 
 
 def parse_ranks(text: str) -> tuple[int, ...] | None:
-    """World ranks that a recording writes as "0-7", "0-6:2" or "0,3,4"; None for "0,3,..."."""
+    """Return the world ranks of a text "0-7", "0-6:2" or "0,3,4"; None for "0,3,..."."""
     span, _, stride = text.partition(":")
     first, dash, last = span.partition("-")
     try:

@@ -23,13 +23,13 @@ _FLOCK = "hhqqi4x"
 
 
 def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool) -> Process:
-    """The state of a process by its latest sign of life.
+    """Return the state of a process by its latest sign of life.
 
     Args:
         beat: BEAT, the sign.
-        path: of the file that holds it.
+        path: path of its file.
         age_s: its age.
-        same_clock: whether the age was read from one clock.
+        same_clock: whether both times of the age are from one clock.
     """
     if age_s < (_SILENT_S if same_clock else _SILENT_ON_ANOTHER_HOST_S):
         return _STATES.get(beat["state"].item(), Process.RUNS)
@@ -38,7 +38,7 @@ def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool)
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether another process holds a lock on a file; True where that cannot be asked."""
+    """Whether another process holds a lock on a file; True if that cannot be found out."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -54,15 +54,15 @@ def _is_locked(path: Path) -> bool:
 
 
 def interface_without_carrier(beat: np.void) -> str:
-    """A network interface that has no carrier, or ""."""
+    """Return a network interface that has no carrier, or ""."""
     return text_of(beat["interface"]) if beat["flags"] & NO_CARRIER else ""
 
 
 def believed(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """The standings, where silence counts as such.
+    """Return the standings, with silent ranks marked.
 
-    Where all ranks that are not seen otherwise are silent, the file system has kept their signs
-    back.
+    If all ranks that are not visible in another way are silent, the file system has delayed their
+    signs.
     """
     found = tuple(standings)
     by_signs = {one.process for one in found if one.by_signs}

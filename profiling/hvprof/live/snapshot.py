@@ -1,4 +1,4 @@
-"""One reading of a running job: what its ranks have counted, and where they stand."""
+"""One reading of a running job: its ranks' counters and standings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RankState:
     """A rank at one time.
 
     Attributes:
-        counters: of the calls and steps that have ended.
-        unended_s: how long its threads had been in the calls that had not ended, summed; without
-            Horovod's coordination and waits by name.
-        call_s: how long the longest of these, and of the waits by name, had lasted.
-        since_step_s: since its last step ended; 0 where it has marked none.
+        counters: counters of the calls and steps that have ended.
+        unended_s: time of its threads in unfinished calls, summed; without Horovod's coordination
+            and waits by name.
+        call_s: time of the longest of these calls, or of the waits by name.
+        since_step_s: time since its last step ended; 0 if it has marked none.
     """
 
     counters: Counters
@@ -40,7 +40,7 @@ class RankState:
 
     @property
     def mpi_s(self) -> float:
-        """Time in MPI's calls since the start, summed over threads, without coordination."""
+        """Return the time of all threads in MPI's calls since the start, without coordination."""
         ended_s = sum(
             one.time_s
             for one in self.counters.counts
@@ -54,10 +54,10 @@ class Snapshot:
     """A job at one time.
 
     Attributes:
-        unix_s: when it was read.
-        standings: of all ranks, in their order.
-        ranks: those that have started MPI, by number.
-        ended: how the job ended, as a line; "" while it runs.
+        unix_s: time of the reading.
+        standings: standings of all ranks, in order.
+        ranks: ranks that have started MPI, by number.
+        ended: the job's end, as a line; "" while it runs.
     """
 
     unix_s: float
@@ -67,7 +67,7 @@ class Snapshot:
 
 
 def read_snapshot(directory: Path) -> Snapshot | None:
-    """Read a job; None where no rank has started MPI yet. Nothing is written.
+    """Read a job; None if no rank has started MPI yet. Nothing is written.
 
     Raises:
         UsageError: the folder holds no recording, or a file that is cut off, foreign or of

@@ -1,4 +1,4 @@
-"""Where a rank stands: what each of its threads does, and what becomes of its process."""
+"""The standing of a rank: the calls of its threads, and the state of its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvprof.format.connections import Connection
 
 
 class Process(enum.Enum):
-    """The state of a rank's process, as far as it is known."""
+    """The state of a rank's process, as far as known."""
 
     RUNS = "runs"
     SLEEPS = "sleeps"
@@ -26,12 +26,12 @@ class Process(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A communicator, as its ranks agree on it.
+    """A communicator.
 
     Attributes:
-        id: 16 hex digits, the same on all its ranks; "" where it has none.
-        name: as a reader would call it.
-        ranks: the world ranks in it, in its order; None where the recording does not hold all.
+        id: 16 hex digits, the same on all its ranks; "" if it has none.
+        name: its name for readers.
+        ranks: the world ranks in it, in its order; None if the recording does not have all.
     """
 
     id: str
@@ -45,19 +45,19 @@ class Call:
 
     Attributes:
         operation: "allreduce", "recv", "wait", ...
-        started: the non-blocking operation that a wait is for, "" where that is unknown.
-        requests: of a wait, how many requests it is for.
-        group: the communicator; None where it is unknown.
-        number: of a collective, from 1, on that communicator; 0 where it is unknown.
-        peer: world rank of the root or of the rank that it waits for; None where there is none.
+        started: the non-blocking operation of a wait, "" if unknown.
+        requests: number of requests of a wait.
+        group: the communicator; None if unknown.
+        number: a collective's number on that communicator, from 1; 0 if unknown.
+        peer: world rank of the root or of the rank for which it waits; None if there is none.
         any_source: whether any rank's message ends it.
-        message_bytes: 0 where that is unknown.
+        message_bytes: payload; 0 if unknown.
         collective: whether all ranks of the communicator make it.
         coordination: whether it is Horovod's coordination.
-        about: the name of what is waited for, where the program reports it; "" otherwise.
-        late: ranks that the program knows not to have come.
-        by_name: ranks match it by its name, not by its number: that is a key.
-        tag: of a message; None where there is none, or any will do.
+        about: the name of the awaited exchange, if the program reports it; "" otherwise.
+        late: ranks that the program reports as late.
+        by_name: whether ranks match it by name; its number is then a key.
+        tag: tag of a message; None if there is none, or any tag matches.
     """
 
     operation: str
@@ -77,7 +77,7 @@ class Call:
 
     @property
     def what(self) -> str:
-        """The operation that has to come to an end."""
+        """Return the operation that must end."""
         return self.started or self.operation
 
 
@@ -86,10 +86,10 @@ class Sent:
     """A message that a rank has sent.
 
     Attributes:
-        to: the world rank that it is for.
-        tag: its own.
-        message_bytes: of its payload.
-        number: of those to this rank, from 1.
+        to: world rank of the receiver.
+        tag: its tag.
+        message_bytes: its payload.
+        number: its number among those to this rank, from 1.
         group: its communicator's id.
     """
 
@@ -105,14 +105,14 @@ class Thread:
     """A thread that has called MPI or entered a region.
 
     Attributes:
-        id: of the kernel.
-        main: whether it is the process's first.
-        call: that it is in, or None.
-        since_s: for how long it has been in the call, or out of the last.
+        id: the kernel's thread id.
+        main: whether it is the process's first thread.
+        call: its current call, or None.
+        since_s: time since it entered the call, or left the last one.
         last: the call that it left last, or None.
-        region: the innermost region that it is in, or "".
+        region: its innermost current region, or "".
         region_kind: "compute", "communication", "io" or "other".
-        region_s: for how long it has been in the region.
+        region_s: time since it entered the region.
     """
 
     id: int
@@ -127,26 +127,26 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a rank stands.
+    """The standing of a rank.
 
     Attributes:
-        rank: in the world.
-        size: of the world; 0 where the rank has not started.
-        host: its name, "" where the rank has not started.
-        pid: of its process.
-        process: what is known of that.
-        by_signs: its process is not seen, and known by its signs of life alone.
-        signal: that ended it, or 0.
-        steps: that it has ended.
-        threads: those that have called MPI.
-        entered: by a communicator's id, how many collectives it entered there.
-        latest: by a communicator's id, the operations of the latest of these, by number.
+        rank: number in the world.
+        size: size of the world; 0 if the rank has not started.
+        host: name of its host, "" if the rank has not started.
+        pid: its process id.
+        process: the state of its process.
+        by_signs: whether the state is known only by signs of life.
+        signal: the signal that ended it, or 0.
+        steps: number of ended steps.
+        threads: threads that have called MPI.
+        entered: number of collectives that it entered, by communicator id.
+        latest: the operations of the latest ones, by communicator id and number.
         submitted: keys of the latest operations that it submitted by name.
-        sent: the latest messages that it sent, in their order.
-        addresses: IPv4, at this end of its connections.
-        connections: to other hosts.
+        sent: the latest messages that it sent, in order.
+        addresses: IPv4 addresses at this end of its connections.
+        connections: connections to other hosts.
         without_carrier: a network interface of its host that has no carrier; "" for none.
-        line: that its Python runs, such as "train.py:118 in augment"; "" where it is not known.
+        line: the line that it runs, such as "train.py:118 in augment"; "" if unknown.
     """
 
     rank: int

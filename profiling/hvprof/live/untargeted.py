@@ -21,12 +21,12 @@ _STILL = ENDED | {Process.STOPPED, Process.SILENT}
 def without_targets(
     causes: Sequence[Cause], waits: Waits, standings: Sequence[Standing]
 ) -> list[Cause]:
-    """The causes, with the ranks that others wait for in calls that do not name them.
+    """Return the causes, with the late ranks for calls that do not name their partners.
 
     Args:
-        causes: as found by whom ranks wait for.
+        causes: causes by the graph.
         waits: the graph.
-        standings: of all ranks, in their order.
+        standings: standings of all ranks, in order.
     """
     still = [one for one in standings if one.process in _STILL or one.rank in waits.blocked]
     kept = [cause for cause in causes if cause.kind not in ("any_source", "unknown")]
@@ -34,7 +34,7 @@ def without_targets(
     found = list(kept)
     for cause in causes:
         if cause.kind == "any_source":
-            # As long as a rank computes, or another cause holds it up, it may send.
+            # As long as a rank computes, or another cause delays it, it may still send.
             if len(still) == len(standings) and not known:
                 cause = replace(
                     cause,
@@ -48,7 +48,7 @@ def without_targets(
 
 
 def _absent(cause: Cause, waits: Waits, standings: Sequence[Standing]) -> Cause:
-    """The ranks that have not come to a call that ranks make together."""
+    """Return the ranks that have not reached a collective call."""
     calls = [waits.blocked[rank].call for rank in cause.ranks if rank in waits.blocked]
     if not calls or not all(call and call.operation.startswith(_TOGETHER) for call in calls):
         return cause

@@ -17,7 +17,7 @@ _PARTLY = ("comm_create_group",)
 
 @dataclass(slots=True)
 class Meeting:
-    """A collective that ranks are blocked in.
+    """A collective in which ranks are blocked.
 
     Or a region of communication, which has no call.
 
@@ -33,12 +33,12 @@ class Meeting:
 
     @property
     def thread(self) -> Thread:
-        """That of one of the ranks."""
+        """Return the call of one of the ranks."""
         return next(iter(self.inside.values()))
 
     @property
     def blocked_s(self) -> float:
-        """For how long the first of the ranks has been in it."""
+        """Return how long the first of the ranks has been in it."""
         return max(t.since_s if t.call else t.region_s for t in self.inside.values())
 
 
@@ -47,9 +47,9 @@ class Waits:
     """The graph.
 
     Attributes:
-        blocked: the thread with which a rank is blocked, by rank.
-        meetings: the collectives that ranks are blocked in.
-        targets: what each node waits for; nothing where that is unknown.
+        blocked: the blocked thread of each rank.
+        meetings: the collectives in which ranks are blocked.
+        targets: the nodes for which each node waits; none if unknown.
     """
 
     blocked: Mapping[int, Thread]
@@ -58,11 +58,11 @@ class Waits:
 
 
 def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
-    """Find who waits for whom.
+    """Build the graph of waiting.
 
     Args:
-        standings: of all ranks, in their order.
-        longer_than_s: a call counts as blocked after this time.
+        standings: standings of all ranks, in order.
+        longer_than_s: time after which a call counts as blocked.
     """
     blocked = {
         one.rank: thread
@@ -89,7 +89,7 @@ def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
 
 
 def meeting_of(thread: Thread) -> Place | None:
-    """The collective or the region in which a thread is, where that is known."""
+    """Return the collective or the region in which a thread is, if known."""
     call = thread.call
     if call and call.late:
         return (call.about, 1)
@@ -114,18 +114,18 @@ def _members(meeting: Meeting, standings: Sequence[Standing]) -> list[Standing]:
 def _hindering(
     meeting: Meeting, standings: Sequence[Standing], blocked: Mapping[int, Thread]
 ) -> tuple[int, ...]:
-    """Ranks that entered, and without which it does not end."""
+    """Return the ranks that entered it and without which it does not end."""
     dead = {Process.STOPPED, Process.SILENT, Process.GONE, Process.EXITED}
     found = [rank for rank in (*meeting.inside, *meeting.left) if standings[rank].process in dead]
     call = meeting.thread.call
     if call and call.started:
-        # Whoever has started it and computes may move nothing meanwhile.
+        # A rank that has started it and computes may move no data meanwhile.
         found += [rank for rank in meeting.left if rank not in blocked and rank not in found]
     return tuple(found)
 
 
 def _blocked(one: Standing, longer_than_s: float) -> Thread | None:
-    """The thread for which a rank stands: its first where that is blocked, or the longest."""
+    """Return the thread that represents a rank: its first one if blocked, or the longest."""
     found = [t for t in one.threads if t.call and t.since_s >= longer_than_s]
     # A thread that serves other ranks may wait for any of them all the time.
     found = [t for t in found if t.main or not (t.call and t.call.any_source)]
@@ -143,15 +143,15 @@ def _entered(one: Standing, place: Place, meeting: Meeting) -> bool:
         return place[1] in one.submitted
     if one.entered.get(place[0], 0) >= place[1]:
         return True
-    # Calls that make communicators take no number, and stand at the next.
+    # Calls that make communicators have no number themselves, and use the next one.
     return any(meeting_of(t) == place for t in one.threads)
 
 
 def ends(waits: Waits, standings: Sequence[Standing]) -> list[tuple[Node, ...]]:
-    """Where the chains of waiting end: single nodes, and circles that wait for themselves.
+    """Find the ends of chains of waiting: single nodes, and circles that wait for themselves.
 
-    The strongly connected components from which nothing is reached (Tarjan, 1972), each sorted;
-    a rank whose process is stopped or gone is an end whatever it was in.
+    These are the strongly connected components from which no other is reached (Tarjan, 1972), each
+    sorted. A rank whose process is stopped or gone is an end in any case.
     """
     final = {
         one.rank for one in standings if one.process in ENDED | {Process.STOPPED, Process.SILENT}
@@ -167,7 +167,7 @@ def ends(waits: Waits, standings: Sequence[Standing]) -> list[tuple[Node, ...]]:
 def _components(
     nodes: Iterable[Node], targets: Mapping[Node, tuple[Node, ...]]
 ) -> list[tuple[Node, ...]]:
-    """Strongly connected components, without recursion: a chain may have thousands of ranks."""
+    """Yield strongly connected components, without recursion, as a chain may be very long."""
     index: dict[Node, int] = {}
     low: dict[Node, int] = {}
     stack: list[Node] = []

@@ -23,12 +23,12 @@ _PROCESS = {
 
 
 def seconds(value: float) -> str:
-    """A time, as one says it: "41 s", "12 min"."""
+    """Format a time: "41 s", "12 min"."""
     return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
 
 
 def ranks(found: Iterable[int]) -> str:
-    """Ranks in as few words as they take: "rank 3", "ranks 0 to 2", "ranks 0, 1 and 5 to 9"."""
+    """Name ranks briefly: "rank 3", "ranks 0 to 2", "ranks 0, 1 and 5 to 9"."""
     listed = sorted(found)
     return f"{'ranks' if len(listed) > 1 else 'rank'} {numbers(listed)}"
 
@@ -37,7 +37,7 @@ _MANY = {"has": "have", "is": "are", "waits": "wait", "sleeps": "sleep", "comput
 
 
 def numbers(ascending: Sequence[int]) -> str:
-    """Ascending numbers, with at most 8 parts: "3", "0 to 2", "0, 1 and 5 to 9"."""
+    """Format ascending numbers, with at most 8 parts: "3", "0 to 2", "0, 1 and 5 to 9"."""
     parts: list[str] = []
     first = 0
     for place, number in enumerate(ascending):
@@ -51,12 +51,12 @@ def numbers(ascending: Sequence[int]) -> str:
 
 
 def operation(name: str) -> str:
-    """The name of a call as MPI's reference writes it, without MPI_."""
+    """Return the name of a call as in MPI's reference, without MPI_."""
     return name[:1].upper() + name[1:]
 
 
 def call(one: Call) -> str:
-    """A call: "Allreduce 1042 of world (102 MB)", "Recv from rank 7", "Wait for Irecv from 2"."""
+    """Describe a call: "Allreduce 1042 of world (102 MB)", "Wait for Irecv from rank 2"."""
     what = operation(one.what)
     if one.about:
         size = f" ({format_bytes(one.message_bytes)})" if one.message_bytes else ""
@@ -86,12 +86,12 @@ def call(one: Call) -> str:
 
 
 def who(one: Standing) -> str:
-    """A rank with its place: "rank 3 (node2, pid 4711)"."""
+    """Name a rank with its place: "rank 3 (node2, pid 4711)"."""
     return f"rank {one.rank} ({one.host}, pid {one.pid})" if one.host else f"rank {one.rank}"
 
 
 def does(one: Standing, blocked: Thread | None) -> str:
-    """A rank's activity: the predicate of a sentence about it."""
+    """Return a rank's activity, as the predicate of a sentence."""
     if one.process is Process.GONE:
         return f"is gone (signal {one.signal})" if one.signal else "is gone: its process has ended"
     if one.process in _PROCESS:
@@ -119,7 +119,7 @@ def does(one: Standing, blocked: Thread | None) -> str:
 
 
 def ended(standings: Iterable[Standing]) -> str:
-    """How the ranks of a job ended: "ranks 0 and 1 have ended MPI; rank 2 is gone (signal 9)"."""
+    """Describe the end of ranks: "ranks 0 and 1 have ended MPI; rank 2 is gone (signal 9)"."""
     ways: dict[str, list[int]] = {}
     for one in standings:
         ways.setdefault(does(one, None), []).append(one.rank)
@@ -128,6 +128,6 @@ def ended(standings: Iterable[Standing]) -> str:
 
 
 def _of_many(does: str) -> str:
-    """The words for several ranks, from those for one."""
+    """Return the words for several ranks, from those for one."""
     verb, _, rest = does.partition(" ")
     return f"{_MANY.get(verb, verb)} {rest}"

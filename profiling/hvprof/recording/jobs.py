@@ -40,8 +40,8 @@ def separate(directory: Path, meta: Mapping[str, Any]) -> None:
     """Give each of a command's jobs a folder with its own times, once all have ended.
 
     Args:
-        directory: of the command; stays as it is where that had one job.
-        meta: what it says of the command.
+        directory: the command's directory; stays as it is if the command had one job.
+        meta: its description of the command.
     """
     folders = job_folders(directory)
     _remove_links(directory)
@@ -61,7 +61,7 @@ def separate(directory: Path, meta: Mapping[str, Any]) -> None:
 
 
 def strange_mpi(directory: Path) -> str:
-    """Why ranks did not record, as they said before `separate`; "" where none did."""
+    """Return why ranks did not record, as they reported before `separate`, or ""."""
     try:
         return str((directory / _STRANGE_MPI).readlink())
     except OSError:
@@ -71,7 +71,7 @@ def strange_mpi(directory: Path) -> str:
 def remove(directory: Path) -> None:
     """Remove what an earlier command recorded into a folder, and nothing else that is in it."""
     for folder in job_folders(directory):
-        # One that was recorded there under its own name stays.
+        # A recording that was made there under its own name stays.
         meta = read_meta(folder / META_NAME)
         if folder != directory and (not meta or "job" in meta):
             _remove(folder)
@@ -102,7 +102,7 @@ def _remove_links(folder: Path) -> None:
 
 
 def _times(folder: Path) -> dict[str, float | None]:
-    """When a job began and how long it ran; None where no rank, or not every one, says it."""
+    """Return when a job began and how long it ran; None if not every rank reports it."""
     ranks = _ranks(folder)
     if not ranks:
         return {"start_unix_s": None, "duration_s": None}

@@ -34,7 +34,7 @@ SITE_FILES = "rank-*.sites"
 TIMELINE_FILES = f"rank-*{SUFFIX}"
 # The folder of fingerprints, which the ranks write.
 AUDIT_NAME = "audit"
-# What hvprof record wrote where the job stood still.
+# The file that hvprof record writes if the job hangs.
 HANG_NAME = "hang.txt"
 
 _META_KINDS = (
@@ -162,7 +162,7 @@ class _End:
 def _ends(found: Sequence[tuple[RankRecording, Path]]) -> Iterator[_End]:
     """The ranks whose files of current calls are still there: those with other hosts to talk to."""
     for rank, path in found:
-        # A file that nobody can read says nothing of links, and the rest of the report stands.
+        # A file that cannot be read has no links, and the rest of the report is valid.
         with suppress(UsageError):
             current = read_current(path.with_suffix(".now"))
             if current and current.beat is not None:
@@ -181,10 +181,10 @@ def _hang(path: Path) -> str:
 
 
 def job_folders(directory: Path) -> list[Path]:
-    """The folders of the MPI jobs that a command started, in that order.
+    """Return the folders of the MPI jobs that a command started, in that order.
 
-    The first job's is `directory` until the command has ended, and for good where it was the only
-    one; the others' are folders in it, named by number.
+    The first job's is `directory` until the command has ended, and permanently if it was the only
+    one; those of later jobs are folders in it, named by number.
     """
     numbered = [entry for entry in directory.glob("[1-9]*") if entry.name.isdecimal()]
     later = [entry for entry in numbered if any(entry.glob(RANK_FILES))]

@@ -1,4 +1,4 @@
-"""Names by which people know recordings: the ends of their paths that say what was run."""
+"""Names of recordings for people: the ends of their paths."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _shown(command: Sequence[str], place: int) -> str:
 
 
 def _precedes_command(command: Sequence[str], place: int) -> bool:
-    """Whether NAME=VALUE stands behind env, or is followed by a word that can be a command."""
+    """Whether NAME=VALUE follows env, or precedes a word that can be a command."""
     if place and Path(command[place - 1]).name == "env":
         return True
     rest = (word for word in command[place + 1 :] if "=" not in word)

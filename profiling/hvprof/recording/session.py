@@ -78,21 +78,21 @@ def variables(
     audit: bool = False,
     steps: tuple[int, int] | None = None,
 ) -> dict[str, str]:
-    """Variables with which every rank records.
+    """Return the variables with which every rank records.
 
     Args:
-        directory: that of the recording.
-        trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
-        audit: hvd_ext's optimizers write fingerprints, too.
-        steps: the first and the last training step that torch.profiler records, with the calls
-            of that time; None for none.
+        directory: folder of the recording.
+        trace_events: how many calls a rank's trace holds, 64 bytes each; 0: no trace.
+        audit: whether hvd_ext's optimizers also write fingerprints.
+        steps: the first and the last training step that torch.profiler records, with the calls of
+            that time; None: no step.
     """
-    # Ours first: a library that another tool or an MPI wants preloaded stays behind it.
+    # The recorder comes first; a library that another tool or an MPI preloads stays after it.
     preload = [str(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])]
     found = {
         "LD_PRELOAD": ":".join(preload),
         "HVPROF_DIR": str(directory.resolve()),
-        # Always set: a value that is there already must not take effect.
+        # Always set, so that an existing value has no effect.
         "HVPROF_TRACE": str(trace_events or (CALLS_OF_STEPS if steps else 0)),
     }
     if steps:
@@ -103,11 +103,11 @@ def variables(
 
 
 def end(directory: Path, exit_code: int, duration_s: float | None = None) -> tuple[list[str], str]:
-    """Write how a job ended; returns its command, and why ranks said that they did not record.
+    """Write how a job ended; returns its command, and why ranks did not record.
 
     Args:
-        directory: of a recording that `begin` made.
-        exit_code: the job's.
+        directory: folder that `begin` made.
+        exit_code: exit code of the job.
         duration_s: by default the time since `begin`.
 
     Raises:
@@ -138,12 +138,12 @@ def report_ranks(
     """Print to standard error how many ranks were recorded, and why others were not.
 
     Args:
-        directory: of the recording.
-        command: that was recorded.
-        exit_code: the command's.
-        strange: why ranks said that they did not record.
-        launcher_says: its launcher's words about its version.
-        steps_were_asked_for: whether it says so if no rank recorded a timeline.
+        directory: folder of the recording.
+        command: the recorded command.
+        exit_code: exit code of the command.
+        strange: reasons of ranks that did not record.
+        launcher_says: the launcher's text about its version.
+        steps_were_asked_for: whether to report that no rank recorded a timeline.
     """
     folders = job_folders(directory)
     apart = singletons(folders, command, launcher_says)
@@ -187,7 +187,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
 
 
 def write_meta(directory: Path, meta: dict[str, object]) -> None:
-    """Write what a recording says of the whole job."""
+    """Write the recording's data of the whole job."""
     write_json(directory / META_NAME, meta)
 
 

@@ -51,7 +51,7 @@ class _Program:
 
 
 def why_nothing(command: Sequence[str]) -> str:
-    """The line about a command that has ended without a recorded rank."""
+    """Return the line about a command that has ended without a recorded rank."""
     program = _program(command)
     if program is None or not program.calls_mpi:
         said = f"{command[0]} called neither MPI nor torch.distributed, so nothing was recorded"
@@ -71,7 +71,7 @@ def why_nothing(command: Sequence[str]) -> str:
 
 
 def missing_ranks(folder: Path) -> str:
-    """The line about the ranks of a job that have no recording; "" where all have one."""
+    """Return the line about the ranks of a job that have no recording; "" if all have one."""
     heads = _heads(folder)
     size = max((head.size for head in heads), default=0)
     missing = sorted(set(range(size)) - {head.rank for head in heads})
@@ -83,9 +83,9 @@ def missing_ranks(folder: Path) -> str:
 
 
 def missing_steps(folder: Path) -> str:
-    """The line about a job that ended before its profiled steps did; "" where it did not.
+    """Return the line about a job that ended before its profiled steps did, or "".
 
-    The first rank speaks for all: they take the same steps.
+    The first rank represents all, because they take the same steps.
     """
     path = min(folder.glob(TIMELINE_FILES), default=None)
     try:
@@ -103,12 +103,12 @@ def missing_steps(folder: Path) -> str:
 
 
 def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: str) -> str:
-    """The line about a launcher whose processes did not become one job; "" where they did.
+    """Return the line about a launcher whose processes did not become one job, or "".
 
     Args:
-        folders: of the jobs that the command started.
-        command: with its launcher.
-        launcher_says: the launcher's words about its version.
+        folders: folders of the jobs that the command started.
+        command: the command with its launcher.
+        launcher_says: the launcher's text about its version.
     """
     launcher = Path(command[0]).name
     heads = [head for folder in folders for head in _heads(folder)]

@@ -16,8 +16,8 @@ def lines(names: Sequence[str], outcomes: Mapping[tuple[str, int], Outcome]) -> 
     """An audit in some lines.
 
     Args:
-        names: of the sides, for A and B.
-        outcomes: by what was compared and the optimizer's number.
+        names: names of the sides A and B.
+        outcomes: outcomes by what was compared and the optimizer's number.
     """
     several = len({number for _, number in outcomes}) > 1
     told = [f"{letter}: {printable(name)}" for letter, name in zip("AB", names, strict=False)]

@@ -19,7 +19,7 @@ def run_sentences(cause: Cause, sites: Sequence[SiteCost] = ()) -> Iterator[str]
     """The share of MPI with its cause and place, the largest operation, and the chain.
 
     Args:
-        cause: of the cost of communication.
+        cause: cause of the cost of communication.
         sites: places that call MPI, the longest first.
     """
     share = 100 * cause.mpi_s / cause.run_s

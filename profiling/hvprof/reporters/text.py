@@ -14,7 +14,7 @@ def operation_text(row: Row) -> str:
 
 
 def control_text(control: Sequence[Row]) -> str:
-    """Whose coordination this control traffic is."""
+    """Name the library whose coordination this control traffic is."""
     of_its_own = "hvd_ext's monitored barriers"
     horovods = of_horovod(control)
     if not horovods:

@@ -6,7 +6,7 @@ from hvd_ext.units import counted, format_seconds
 from hvprof.analysis.timeline import COMPUTE, UPDATE, StepTimeline, StepTimelines
 
 _MOST_RANKS = 8
-# They hide other parts.
+# The parts that hide others.
 ALONE = (COMPUTE, UPDATE)
 
 NOTE = (

@@ -18,7 +18,7 @@ _LITTLE = 0.02
 
 
 def verdict(analysis: Analysis) -> str:
-    """Say what communication costs, which rank is waited for, and the most promising change."""
+    """Describe communication's cost, the late rank, and the most promising change."""
     split, advices = analysis.wait_split, analysis.advice
     cause = analysis.cause
     if sentences := [*_of_steps(analysis)]:
@@ -44,7 +44,7 @@ def verdict(analysis: Analysis) -> str:
 
 
 def _of_steps(analysis: Analysis) -> Iterator[str]:
-    """Where a program says what it is blocked on: the exposed communication."""
+    """Describe exposed communication, for programs that report it."""
     shares, parts = analysis.shares, analysis.step_parts
     total_s, blocked_s, slowed_s = shares.base_s, shares.exposed_s, shares.slowed_s
     if blocked_s is None or not total_s:

@@ -40,11 +40,11 @@ class Watched:
     """A reading, and the one before it.
 
     Attributes:
-        name: of the job.
-        unix_s: when it was read.
+        name: name of the job.
+        unix_s: time of the reading.
         size: number of ranks of the job, started or not.
-        rates: since the reading before.
-        slowest_s: for how long the slowest rank has been it.
+        rates: rates since the previous reading.
+        slowest_s: how long the slowest rank has been the slowest.
         causes: why ranks are blocked, if they are.
     """
 

@@ -1,8 +1,7 @@
 """Evidence that the rules of advice share, and the largest gain of a change.
 
-A ceiling is the gain if the cause were gone altogether. No advice on communication can bring
-more than communication costs, where that is known: the exposed time, and the computing that it
-slows down.
+A ceiling is the gain if the cause disappeared completely. Advice on communication cannot gain more
+than communication costs, if that is known: the exposed time, and the computing that it slows down.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from hvprof.analysis.advice.commands import library_of, with_variables
 from hvprof.analysis.findings import Findings
 from hvprof.analysis.summary import Row, of_horovod
 
-# Less than this share of the run is not worth an hour of anyone's time.
+# Advice that gains less than this share of the run is not worth the work.
 _WORTH_PERCENT = 2.0
-# More allreduces a step than these, of fewer bytes, are those of single tensors. hvd_ext cuts no
-# bucket as small.
+# More allreduces in a step than this, of fewer bytes, are those of single tensors, because hvd_ext
+# cuts no bucket that small.
 _MANY_CALLS, _FEW_BYTES = 20, 16 * KIB
 
 
@@ -57,7 +56,7 @@ class Case:
         self.split = findings.wait_split
         self.parts = findings.step_parts
         self.conditions = findings.conditions
-        # The cause leaves out what all ranks do at their start and end.
+        # The cause leaves out the time at the start and the end that all ranks need.
         of_run_s = self.cause.run_s if self.cause else shares.run_s
         self.run_s = of_run_s
         self.base_s = shares.base_s if shares.share_of == "steps" else of_run_s
@@ -68,7 +67,7 @@ class Case:
         self.allreduce = findings.allreduce
         self.control = of_horovod(rows["control"])
         self.control_s = sum(row.time_s for row in self.control)
-        # A lucky call or two says nothing about thousands.
+        # One or two fast calls do not represent thousands.
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)
         bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
         self.best_gb_s = max(bandwidths, default=0.0)
@@ -90,19 +89,19 @@ class Case:
 
     @property
     def sends_one_by_one(self) -> bool:
-        """Whether steps make many allreduces of few bytes, which nothing fuses."""
+        """Whether steps make many unfused allreduces of few bytes."""
         many = self.allreduces_a_step > _MANY_CALLS and self.mean_bytes < _FEW_BYTES
         return many and not self.control
 
     def advice(
         self, title: str, evidence: str, setting: str, most_s: float | None, command: str
     ) -> Iterator[Advice]:
-        """The advice, its ceiling bounded by what communication costs, if it is worth its while."""
+        """Return the advice, with its ceiling at most communication's cost, if it is worthwhile."""
         percent = None
         if most_s is not None:
             if self.communication_s is not None:
                 most_s = min(most_s, self.communication_s)
-            # Threads of a rank that wait at once wait longer together than the run lasts.
+            # The waits of a rank's threads may add up to more than the run.
             most_s = min(most_s, self.base_s) if self.base_s else most_s
             percent = 100 * most_s / self.base_s if self.base_s else None
             if percent is not None and percent < _WORTH_PERCENT:
@@ -110,12 +109,12 @@ class Case:
         yield Advice(title, evidence, setting, most_s, percent, self.share_of, command)
 
     def at_best_s(self, row: Row) -> float:
-        """Time of a row at the best bandwidth that an allreduce had here."""
+        """Return the time of a row at the best bandwidth of an allreduce here."""
         bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
         return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
 
     def again(self, suffix: str, *variables: str, change: Callable | None = None) -> str:
-        """The recorded command once more, with a change, and the comparison."""
+        """Return the recorded command with a change, and the comparison."""
         directory = Path(f"{self.recording.directory}-{suffix}")
         command = list(self.recording.command) or ["COMMAND"]
         if change:
@@ -127,11 +126,11 @@ class Case:
         return f"{record}\n{compare}"
 
     def share(self, time_s: float) -> str:
-        """A time of the whole run, and its share of it."""
+        """Format a time of the run, and its share of the run."""
         return _share(time_s, self.run_s, "run")
 
     def share_of_steps(self, time_s: float) -> str:
-        """A time within the steps, and its share of them; of the run without steps."""
+        """Format a time within the steps, and its share of them, or of the run without steps."""
         return _share(time_s, self.base_s, self.share_of)
 
 

@@ -11,7 +11,7 @@ from hvprof.recording.launchers import launcher_of
 
 
 def library_of(recording: Recording) -> MpiFacts | None:
-    """The MPI library that was recorded; None for an unknown one."""
+    """Return the MPI library that was recorded; None for an unknown one."""
     # MVAPICH2 and MPICH write tabs and lines, which `printable` has replaced.
     return recognise(recording.ranks[0].mpi_library.replace("\N{REPLACEMENT CHARACTER}", " "))
 
@@ -19,7 +19,7 @@ def library_of(recording: Recording) -> MpiFacts | None:
 def with_variables(
     command: Sequence[str], variables: Sequence[str], library: MpiFacts | None
 ) -> list[str]:
-    """The command with variables that reach all ranks."""
+    """Return the command with variables that reach all ranks."""
     word = library.passes_by if library else ""
     if word and launcher_of(command[0]) in ("mpirun", "mpiexec"):
         passed = [part for variable in variables for part in (word, variable)]
@@ -28,7 +28,7 @@ def with_variables(
 
 
 def over_hvd_ext(command: list[str]) -> list[str]:
-    """`python train.py` becomes `python -m hvd_ext train.py`."""
+    """Change `python train.py` to `python -m hvd_ext train.py`."""
     for index, word in enumerate(command[:-1]):
         if Path(word).name.startswith("python"):
             return [*command[: index + 1], "-m", "hvd_ext", *command[index + 1 :]]

@@ -1,4 +1,4 @@
-"""Advice on the cause of what communication costs: one change for each kind."""
+"""Advice on the cause of communication's cost: one change for each kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvprof.analysis.conditions import Condition
 
 
 class _Change(NamedTuple):
-    """The title and the setting of an advice, and the most that it can save, in s of a rank."""
+    """The title and the setting of an advice, and its largest saving in s of a rank."""
 
     title: str
     setting: str
@@ -153,7 +153,7 @@ _OF_CONDITIONS = {
 
 
 def of_cause(case: Case) -> Iterator[Advice]:
-    """The advice on the cause; none where steps are marked, or communication needs no change."""
+    """Return advice on the cause; none if steps are marked or communication needs no change."""
     cause = case.cause
     if cause is None or case.recording.all_steps:
         return
@@ -161,7 +161,7 @@ def of_cause(case: Case) -> Iterator[Advice]:
         yield _of_condition(case, cause.condition)
     of_files = cause.largest.operation.startswith("file_")
     changes = {**_CHANGES, **(_CHANGES_OF_FILES if of_files else {})}
-    # Who calls MPI_Abort has a reason that is its own.
+    # A rank that calls MPI_Abort has a reason that hvprof does not see.
     if (change := changes.get(cause.kind)) and cause.went is not Went.ABORTED:
         evidence = because(cause)
         yield from case.advice(
@@ -176,7 +176,7 @@ def of_cause(case: Case) -> Iterator[Advice]:
 
 
 def of_conditions(case: Case) -> Iterator[Advice]:
-    """Advice on what the machines give too little of, apart from the cause."""
+    """Return advice on links, quotas and clocks that are too slow, apart from the cause."""
     known = case.cause.condition if case.cause and not case.recording.all_steps else None
     for one in case.conditions:
         if one is not known:

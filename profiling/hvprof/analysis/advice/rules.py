@@ -1,4 +1,4 @@
-"""The rules of advice, and the evidence that each of them asks for."""
+"""The rules of advice, and the evidence that each of them needs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hvprof.analysis.waiting.slowness import paces, reason
 
 _SMALL = ("<1 KB", "1-128 KB")
 _SLOW = 0.6
-# Share of float32's bytes: bf16's and more, and int8's.
+# Shares of float32's bytes, for bf16 and for int8.
 _COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
-# What the advice on buckets sets.
+# The variable that the advice on buckets sets.
 _SMALL_BUCKET = MIB
 
 
 def advise(findings: Findings) -> list[Advice]:
-    """All advice that the findings support: on the cause first, then the most promising."""
+    """Return all advice that the findings support: on the cause first, then by its gain."""
     case = Case(findings)
     found = [advice for rule in _RULES for advice in rule(case)]
     return [*of_cause(case), *sorted(found, key=lambda advice: -(advice.most_s or 0))]
@@ -34,7 +34,7 @@ def _small_messages(case: Case) -> Iterator[Advice]:
     large = [row for row in case.allreduce if row.message_size not in _SMALL]
     lost_s = sum(row.time_s - case.at_best_s(row) for row in small)
     calls = sum(row.calls for row in small) // len(case.recording.ranks)
-    # hvd_ext cuts its buckets by what a call was measured to cost.
+    # hvd_ext cuts its buckets by the measured cost of a call.
     if not calls or not large or not case.control or case.uses_hvd_ext:
         return
     yield from case.advice(
@@ -49,7 +49,7 @@ def _small_messages(case: Case) -> Iterator[Advice]:
 
 
 def _one_by_one(case: Case) -> Iterator[Advice]:
-    """A program that makes an allreduce for each of its tensors."""
+    """Advise a program that makes an allreduce for each of its tensors."""
     if not case.sends_one_by_one or case.exposed_s is None:
         return
     each_step = case.allreduces_a_step
@@ -113,12 +113,12 @@ def _contention(case: Case) -> Iterator[Advice]:
 def _unhidden(case: Case) -> Iterator[Advice]:
     steps = case.recording.all_steps
     overlap = steps.overlap_percent if steps else None
-    # Messages of a tensor each have nothing to be hidden behind until they are fused.
+    # Messages of single tensors cannot be hidden before they are fused.
     if steps is None or overlap is None or overlap >= 50 or case.sends_one_by_one:
         return
     blocked = case.share_of_steps(steps.exposed_s)
     late = _late_rank(case)
-    # The update needs its gradients, however early an exchange starts.
+    # The update needs the last gradients, however early an exchange starts.
     waiting_s = min(late[1], steps.exposed_s) if late else 0.0
     waits = f"; {format_seconds(waiting_s)} of it waits for rank {late[0]}" if late else ""
     if case.uses_torch:
@@ -160,20 +160,21 @@ def _whole_gradients(case: Case) -> Iterator[Advice]:
 
 
 def _late_rank(case: Case) -> tuple[int, float] | None:
-    """The rank that most waiting is for, and how long the others waited for it."""
+    """Return the rank that causes most waiting, and how long other ranks waited for it."""
     split = case.split
     if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
         return None
     rank, waited_s = split.waited_for[0]
     total_s = sum(time_s for _, time_s in split.waited_for)
-    # Ranks that take turns in being late are not stragglers.
+    # Ranks that are late alternately are not stragglers.
     even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7
     return (rank, waited_s) if total_s and waited_s / total_s >= min(even, 0.7) else None
 
 
 def _straggler(case: Case) -> Iterator[Advice]:
     split, late = case.split, _late_rank(case)
-    # Without steps, the cause says who is late: who waited itself is late for that reason.
+    # Without steps, the cause names the late ranks: a rank that waited itself is late because of
+    # that.
     if split is None or late is None or (case.cause and not case.recording.all_steps):
         return
     rank, waited_s = late
@@ -184,7 +185,7 @@ def _straggler(case: Case) -> Iterator[Advice]:
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
     why = reason(rank, paces(case.recording), case.conditions)
-    # The mean over all ranks has the late one in it, which does not wait.
+    # The mean over all ranks includes the late one, which does not wait.
     each_s = waited_s * len(case.recording.ranks) / (len(case.recording.ranks) - 1)
     yield from case.advice(
         f"Find what delays rank {rank} on {host}",
@@ -206,7 +207,7 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
         and row.busbw_gb_s is not None
         and row.busbw_gb_s < _SLOW * case.best_gb_s
     ]
-    # Where ranks wait, a bandwidth says nothing of an algorithm.
+    # If ranks wait, a bandwidth says nothing about an algorithm.
     waits = case.cause and case.cause.kind is not Kind.TRANSFER and not case.recording.all_steps
     if not slow or waits:
         return
@@ -235,7 +236,7 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
 
 def _registration(case: Case) -> Iterator[Advice]:
     caches = [rank.registration_cache for rank in case.recording.ranks]
-    # The settings below are the MPI library's: they do nothing for hvd_ext's own handles.
+    # The settings below are the MPI library's, and have no effect on hvd_ext's own handles.
     of_mpi = [cache for cache in caches if cache and cache.source.startswith("MPI_T")]
     known = [cache for cache in of_mpi if cache.hits + cache.misses]
     hits, lookups = sum(c.hits for c in known), sum(c.hits + c.misses for c in known)

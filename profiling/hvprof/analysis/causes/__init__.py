@@ -1,1 +1,1 @@
-"""The cause of what communication costs a run: evidence first, then rules."""
+"""The cause of communication's cost in a run: evidence first, then rules."""

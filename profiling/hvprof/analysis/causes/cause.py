@@ -16,20 +16,20 @@ class Cause:
     """Cost of a run's communication, and its cause.
 
     Attributes:
-        ranks: that are waited for; empty where nobody is.
+        ranks: late ranks, for which others wait; may be empty.
         run_s, mpi_s: means over the ranks; mpi_s is per thread.
-        low_percent, high_percent: share in MPI of the ranks with the least and the most.
-        late_s, others_s: outside of MPI, of the ranks waited for and of the others.
+        low_percent, high_percent: share of MPI on the ranks with the least and the most.
+        late_s, others_s: time outside of MPI, of the late ranks and of the others.
         largest: the operation that takes longest.
-        wait_s, time_s: of all operations, as a mean over the ranks: estimated waiting, and all.
-        host: that of the ranks waited for, if it matters.
-        shortage: of cores; None where there is none.
-        condition: of machines that explains the kind; None for another kind.
-        last_call, last_call_s: the operation that the others were in at last, and for how long, of
-            kind "last call".
-        went: what the ranks waited for did then.
+        wait_s, time_s: estimated waiting and total time of all operations, as means over the ranks.
+        host: host of the late ranks, if it matters.
+        shortage: shortage of cores; None if there is none.
+        condition: condition of the machines that explains the kind; None for other kinds.
+        last_call, last_call_s: for the kind "last call": the operation of the other ranks at the
+            end, and its time.
+        went: the state of the late ranks then.
         threads_in_mpi: threads of a rank that call MPI.
-        files_bytes: read and written by the ranks waited for, of kind "files".
+        files_bytes: for the kind "files": bytes that the late ranks read and wrote.
         chain: ranks that each wait mostly for the next one; at least three, or empty.
     """
 

@@ -1,4 +1,4 @@
-"""Evidence that ranks lack cores: as the kernel counts their waiting for one."""
+"""Evidence that ranks lack cores, from the kernel's counts of their waiting for one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hvprof.analysis.waiting.call_costs import CallCost
 from hvprof.analysis.waiting.rank_time import RankTime
 from hvprof.model import RankRecording
 
-# More threads than cores want one, by this factor, and wait for this share of the run.
+# The least factor of threads that need a core over cores, and the least share of the run that they
+# wait.
 _CROWDED, _QUEUED = 1.15, 0.05
-# Ranks that are all there when they exchange want cores for the exchange, too.
+# If no rank is late, ranks also need cores for their exchanges.
 _CROWDED_EVENLY = 0.5
 _MOST = 0.5
 # Ranks without a core for this share of the run have a cause outside of the program.
@@ -24,7 +25,8 @@ _WITHOUT = 0.1
 _EXPLAINS = 1 / 3
 # A rank that never sleeps is on a core, or waits for one, for this share of the run.
 _AWAKE = 0.9
-# More ranks than cores wait for each other where they take this share of the cores.
+# If there are more ranks than cores, they wait for each other when they use this share of the
+# cores.
 _SATURATED = 0.8
 
 
@@ -35,11 +37,11 @@ class Shortage:
     Attributes:
         host: its name.
         here: its ranks.
-        cores: that it has.
-        threads: of its ranks that want a core, on average.
-        queued_s: for how long a rank waited for one; the least of its ranks where all of them do.
-        ranks: that wait for a core while the others do not; empty where all do.
-        bound: its ranks may use some of its cores alone.
+        cores: number of its cores.
+        threads: average number of its ranks' threads that need a core.
+        queued_s: how long a rank waited for one; the minimum over the ranks if all of them wait.
+        ranks: ranks that wait for a core while the others do not; empty if all do.
+        bound: whether its ranks may use only some of its cores.
     """
 
     kind: Kind
@@ -59,14 +61,14 @@ def shortage(
     known: Sequence[Condition],
     exchanges: Sequence[CallCost] = (),
 ) -> Shortage | None:
-    """The shortage of cores that explains the run; None where there is none, or it is not known.
+    """Return the shortage of cores that explains the run; None if there is none, or if unknown.
 
     Args:
-        ranks: by number.
-        times: of the ranks.
+        ranks: ranks by number.
+        times: times of the ranks.
         known: conditions of the machines.
-        exchanges: all calls, if no rank is late: where there are more ranks than cores, they want
-            these for the exchange, too.
+        exchanges: all calls, if no rank is late: with more ranks than cores, exchanges need the
+            cores, too.
     """
     in_exchange_s = _in_exchange(times, exchanges)
     by_host: dict[str, list[RankTime]] = {}
@@ -88,7 +90,7 @@ def shortage(
 
 
 def _in_exchange(times: Sequence[RankTime], exchanges: Sequence[CallCost]) -> Mapping[int, float]:
-    """For how long each rank was in MPI and did not wait for what others do outside of it."""
+    """Return how long each rank was in MPI without waiting for ranks outside of it."""
     calls_s, waits_s = defaultdict[int, float](float), defaultdict[int, float](float)
     for one in exchanges:
         calls_s[one.rank] += one.cell.time_s
@@ -107,13 +109,13 @@ def _in_exchange(times: Sequence[RankTime], exchanges: Sequence[CallCost]) -> Ma
 def _crowd(
     host: str, here: Sequence[RankTime], cores: int, in_exchange_s: Mapping[int, float]
 ) -> Shortage | None:
-    """More threads of the ranks want a core than the host has."""
+    """Find a host on which more threads of the ranks need a core than it has."""
     wanted = sum(one.busy or 0.0 for one in here)
     queued = max(one.queued_s / one.run_s for one in here)
     least = _CROWDED
     if in_exchange_s and len(here) > cores:
         least = _CROWDED_EVENLY
-        # Where others have the cores, or ranks sleep, it is not the ranks that fill them.
+        # If other programs have the cores, or ranks sleep, the ranks do not fill them.
         if _saturate(here, cores):
             wanted += sum(in_exchange_s.get(one.rank, 0.0) / one.run_s for one in here)
     if wanted <= least * cores or queued <= _QUEUED:
@@ -133,12 +135,12 @@ def _saturate(here: Sequence[RankTime], cores: int) -> bool:
 def _without(
     host: str, here: Sequence[RankTime], recorded: Sequence[RankRecording], cores: int
 ) -> Shortage | None:
-    """Ranks that wait for cores which they do not use up themselves: others have these.
+    """Find ranks that wait for cores that other programs use.
 
-    A rank that waits in MPI may poll, and then waits for a core there, too: for long, if it yields
-    its core each time. So all ranks count as waiting by the one that does so least, and some ranks
-    alone by their time outside of MPI. Ranks that yield and never sleep take every core that they
-    get: others have the rest of those that they could use.
+    A rank that waits in MPI may poll, and then it waits for a core there, too, for long if it
+    yields its core each time. So if all ranks wait, the one that waits least counts; if only some
+    wait, their time outside of MPI counts. Ranks that yield and never sleep use every core that
+    they get, so other programs have the rest.
     """
     run_s = sum(one.run_s for one in here) / len(here)
     if len(here) > cores and _saturate(here, cores):
@@ -151,7 +153,7 @@ def _without(
     if yields and all(one.cpu_s + one.main_queued_s > _AWAKE * one.run_s for one in here):
         got_s = sum(one.cpu_s for one in here) / min(len(here), cores)
         least_s = max(least_s, run_s - got_s)
-    # Work that is uneven by itself takes as much longer as all does.
+    # If the work is uneven, the wait is longer in the same proportion.
     longer = run_s / max(run_s - least_s, 0.05 * run_s)
     uneven_s = longer * (max(own_s) - sum(own_s) / len(own_s))
     if least_s > max(_WITHOUT * run_s, uneven_s):
@@ -170,10 +172,10 @@ def _without(
 def late_without(
     here: Sequence[RankTime], late: Sequence[int], cores: int, *, bound: bool = False
 ) -> Shortage | None:
-    """The cores that late ranks of a host waited for; None if they would be late with them, too.
+    """Return the cores for which late ranks waited; None if they would be late with them, too.
 
-    Where all of them compete with others for cores, ranks with more work wait longer for one, too.
-    The measure is how much longer than the others they are outside of MPI, in relation.
+    If all ranks compete with other programs for cores, ranks with more work also wait longer for
+    one. The measure is the ratio of their time outside of MPI to that of the others.
     """
     slow = [one for one in here if one.rank in late]
     others = [one for one in here if one.rank not in late]

@@ -1,9 +1,9 @@
 """The cause of what communication costs a run, by one list of rules.
 
-A rank that waits is never blamed. Waiting is time within MPI, so at the end of
-every chain of waiting is a rank that spends longer outside of MPI than the others: that one is
-named. Where all ranks are outside equally long, nobody is. Evidence comes first: ranks that lack
-cores are late by turns, whatever else they do.
+A rank that waits is never blamed. Waiting is time within MPI, so the rank at the end of every chain
+of waiting spends longer outside of MPI than the others, and that rank is named. If all ranks are
+outside equally long, none is. Evidence comes first, because ranks that lack cores are late
+alternately, whatever else they do.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hvprof.analysis.waiting.call_costs import (
 from hvprof.analysis.waiting.rank_time import RankTime, calling_threads, rank_times
 from hvprof.model import RankRecording, Recording
 
-# Shorter runs say nothing: their first calls connect the ranks. Ranks of a job that did not finish
-# end at their last signs of life, which they give every half second.
+# Shorter runs are not analyzed, because their first calls connect the ranks. Ranks that did not
+# finish end at their last sign of life, of which there is one every half second.
 _SHORT_S, _SHORT_UNFINISHED_S = 0.1, 2.0
 _ALL_THERE = (Kind.TURNS, Kind.ROOTS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
 _LATE = (Kind.LATE_RANK, Kind.LATE_SENDER, Kind.LATE_RECEIVER)
@@ -38,12 +38,12 @@ _LIGHT, _UNEVEN = 0.08, 0.02
 _MOST, _EXPLAINS = 0.5, 1 / 3
 # Work one after another sums up to about one run; ranks differ by less than this factor then.
 _ONE_RUN, _ALIKE = (0.75, 1.2), 1.5
-# Ranks that share cores take turns, too, and shorter ones.
+# Ranks that share cores also alternate, in shorter turns.
 _TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
-# Whoever calls these waits for the root alone.
+# A rank in these calls waits only for the root.
 _FROM_A_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _FILE_BYTES = 4e6
 # Contiguous bytes of a host's memory move faster.
@@ -53,11 +53,11 @@ _MEMORY_BYTES_S = 1e9
 def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause | None:
     """Name the cause; None without traffic, or if no rank gave a sign of life.
 
-    A program whose exchanges run on separate threads (Horovod, hvd_ext) has no cause here: its
-    time in MPI is not time that it is blocked.
+    A program whose exchanges run on separate threads (Horovod, hvd_ext) has no cause here, because
+    it is not blocked while it is in MPI.
 
     Args:
-        recording: of one job.
+        recording: recording of one job.
         known: conditions of its machines.
     """
     times = rank_times(recording)
@@ -173,7 +173,7 @@ def _kind(
     if first.operation == "barrier":
         return Kind.BARRIERS, ()
     if wait_s > _MOST * time_s or first.wait_s > _MOST * first.time_s:
-        # A root that is the same each time would be late, or would wait elsewhere.
+        # If the root were always the same, it would be late, or would wait elsewhere.
         by_turns = first.operation in _FROM_A_ROOT and _all_wait(times, calls, first)
         return (Kind.ROOTS if by_turns else Kind.TURNS), ()
     asks = first.asking_s > max(first.wait_s, first.time_s - first.wait_s - first.asking_s)
@@ -194,7 +194,7 @@ def _all_wait(times: Sequence[RankTime], calls: Sequence[CallCost], first: Opera
 
 
 def _packs(recording: Recording, first: OperationCost) -> bool:
-    """Whether messages of one host have a type with gaps, and take longer than bytes do."""
+    """Whether messages within a host have a type with gaps, and take longer than their bytes."""
     cells = [cell for rank in recording.ranks for cell in rank.cells if cell.message_bytes]
     moved = sum(cell.message_bytes for cell in cells)
     gaps = sum(cell.message_bytes for cell in cells if is_derived(cell))
@@ -230,7 +230,7 @@ def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, 
 
 
 def _chain(recording: Recording, late: tuple[int, ...]) -> tuple[int, ...]:
-    """The longest chain of ranks that mostly wait for the next one, up to a late rank."""
+    """Return the longest chain of ranks that mostly wait for the next one, up to a late rank."""
     awaited: dict[int, int] = {}
     for rank in recording.ranks:
         of_partner: dict[int, float] = {}

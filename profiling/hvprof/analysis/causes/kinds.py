@@ -24,13 +24,13 @@ class Kind(str, enum.Enum):
     SERIAL = "serial"
     # A few ranks wait, most of them never do.
     SPARE_RANK = "spare rank"
-    # Ranks that are waited for, and how.
+    # Late ranks, and the way in which others wait for them.
     FILES = "files"
     HOST = "host"
     LATE_SENDER = "late sender"
     LATE_RECEIVER = "late receiver"
     LATE_RANK = "late rank"
-    # Patterns in which ranks wait, and nobody is late.
+    # Patterns in which ranks wait, and no rank is late.
     APART = "apart"
     PIECES = "pieces"
     PIPELINE = "pipeline"
@@ -38,7 +38,7 @@ class Kind(str, enum.Enum):
     # Ranks wait for a different one each time.
     TURNS = "turns"
     ROOTS = "roots"
-    # All are there, and synchronizing, calls or bytes take the time.
+    # No rank is late, and synchronization, calls or bytes take the time.
     BARRIERS = "barriers"
     LINK = "link"
     CALLS = "calls"

@@ -1,4 +1,4 @@
-"""Patterns of communication that are known by name: who waits in them is not late."""
+"""Known patterns of communication, in which a rank that waits is not late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hvprof.analysis.waiting.call_costs import CallCost
 from hvprof.analysis.waiting.rank_time import RankTime
 from hvprof.model import RankRecording
 
-# A partner that most of a rank's waiting is for; a part of the others' waiting that explains it.
+# The share of a rank's waiting that makes a partner its main one; the share of the others' waiting
+# that an exchange must explain.
 _MOSTLY, _EXPLAINS, _MOST = 0.8, 1 / 3, 0.5
 # Messages of a chain, at least, and how much longer the first sender is blocked than the last.
 _LINKS, _LONGER = 3, 1.5
@@ -24,8 +25,8 @@ class Apart:
     """Ranks that exchange data among themselves while the others wait for them.
 
     Attributes:
-        operation: the longest of theirs.
-        time_s: of a rank, in exchanges among themselves.
+        operation: their longest operation.
+        time_s: time of a rank in exchanges among themselves.
     """
 
     ranks: tuple[int, ...]
@@ -61,16 +62,16 @@ def _mean(values: Mapping[int, float], ranks: Sequence[int] | set[int]) -> float
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A rank that hands work out to all others, and the pieces that each of them gets."""
+    """A rank that distributes work to all others, and the pieces that each of them gets."""
 
     rank: int
     pieces: float
 
 
 def master(ranks: Sequence[RankRecording]) -> Master | None:
-    """The only partner of all other ranks, which get different numbers of pieces from it.
+    """Find the only partner of all other ranks, from which they get unequal numbers of pieces.
 
-    None where there is none, or the pieces are many. Three ranks may as well be a chain.
+    None if there is none, or if there are many pieces. Three ranks might also be a chain.
     """
     if len(ranks) < 4:
         return None
@@ -86,7 +87,7 @@ def master(ranks: Sequence[RankRecording]) -> Master | None:
 
 
 def is_pipeline(ranks: Sequence[RankRecording]) -> bool:
-    """Whether each rank waits for the one before it alone, and the first for none."""
+    """Whether each rank waits only for the one before it, and the first for none."""
     if len(ranks) < 3:
         return False
     for place, one in enumerate(ranks):
@@ -100,7 +101,7 @@ def is_pipeline(ranks: Sequence[RankRecording]) -> bool:
 
 
 def is_send_chain(ranks: Sequence[RankRecording]) -> bool:
-    """Whether each rank sends to the next before it receives, so that messages go one by one.
+    """Whether each rank sends to the next before it receives, which serializes messages.
 
     The last rank receives first. The farther a rank is from it, the longer its sends are blocked.
     """
@@ -126,7 +127,7 @@ def is_send_chain(ranks: Sequence[RankRecording]) -> bool:
             chain.append(after[chain[-1]])
         times = [blocked.get(rank, {"to": 0.0})["to"] for rank in chain]
         falls = all(before > _MOSTLY * then for before, then in pairwise(times))
-        # Ranks that are late by turns delay all senders alike.
+        # Ranks that are late alternately delay all senders equally.
         longer = times[0] > _LONGER * times[-2]
         if len(chain) > _LINKS and 2 * len(chain) > len(ranks) and falls and longer:
             return True

@@ -1,4 +1,4 @@
-"""Ranks that were killed or still run: the call in which they were at last."""
+"""Ranks that were killed or still run: the call in which they were at the end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from hvprof.model import RankRecording
 
 _MOST = 0.5
-# Its ranks are the reason why others did not finish; nobody waits for them.
+# Its ranks are the reason why others did not finish; no rank waits for them.
 _ABORT = "abort"
-# Signs of life follow each other in less than half of this time.
+# The interval of signs of life is less than half of this time.
 _LATER_S = 0.6
 
 
 class Went(str, enum.Enum):
-    """How ranks went that the others waited for."""
+    """The states of the ranks for which the others waited."""
 
     OUTSIDE = "outside"
     ENDED = "ended"
@@ -26,13 +26,13 @@ class Went(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """A call that most ranks were in at last.
+    """The call in which most ranks were at the end.
 
     Attributes:
-        operation: the most frequent.
-        time_s: that the first of them had been in it.
-        ranks: that were outside of MPI then, or ended the job; empty if none was.
-        how: they went.
+        operation: the most frequent one.
+        time_s: how long the first of them had been in it.
+        ranks: ranks that were outside of MPI then, or ended the job; may be empty.
+        how: their state.
     """
 
     operation: str
@@ -42,11 +42,11 @@ class LastCall:
 
 
 def last_call(ranks: Sequence[RankRecording], mpi_s: float) -> LastCall | None:
-    """The last call of ranks that did not finish; None if it took a small part of their time.
+    """Return the last call of ranks that did not finish; None if it took little of their time.
 
     Args:
-        ranks: of the job.
-        mpi_s: that all of them spent in MPI.
+        ranks: ranks of the job.
+        mpi_s: time that all of them spent in MPI.
     """
     inside = [one for one in ranks if one.open_call and one.open_call != _ABORT]
     if sum(one.open_s for one in inside) < _MOST * mpi_s or not inside:

@@ -10,7 +10,7 @@ from hvprof.analysis.waiting.call_costs import OperationCost, is_wait
 
 
 def because(cause: Cause) -> str:
-    """Why communication takes the time that it takes: what follows a colon."""
+    """Return the reason for communication's time, as the text after a colon."""
     if cause.shortage:
         return _without_cores(cause)
     if cause.kind is Kind.LAST_CALL:
@@ -75,7 +75,7 @@ def _calls(cause: Cause) -> str:
 
 
 def _messages(cost: OperationCost) -> str:
-    """'1200 calls of allreduce with 8 bytes each'; a wait's bytes are those it waits for."""
+    """Return '1200 calls of allreduce with 8 bytes each'; a wait has its request's bytes."""
     size = format_bytes(round(cost.message_bytes or 0))
     if is_wait(cost.operation):
         return f"{cost.messages:.0f} messages of {size} each, which {cost.operation} waits for,"

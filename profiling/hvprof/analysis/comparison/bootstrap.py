@@ -1,15 +1,15 @@
 """Whether two sides differ: the ratio of their times, its interval, and a verdict.
 
-A side is a few runs. Two sources of chance are kept apart. Within a run, long blocks of it are
-resampled: its calls and steps depend on each other, and an interval from them would be far too
-narrow. Between runs, the spread of the runs at hand counts, moderated by what is usual: a few
-runs alone say little about their spread, and Student's t would then allow for anything (Smyth,
-"Linear Models and Empirical Bayes Methods", Statistical Applications in Genetics 3, 2004). The
-bootstrap gives the standard error, Student's t the width (Hesterberg, "What Teachers Should Know
-About the Bootstrap", The American Statistician 69, 2015).
+A side is a few runs. Two sources of chance are treated separately. Within a run, long blocks of it
+are resampled, because its calls and steps depend on each other, and an interval from single ones
+would be far too narrow. Between runs, the spread of the given runs counts, moderated by the usual
+spread: a few runs say little about their spread, and Student's t would then make the interval very
+wide (Smyth, "Linear Models and Empirical Bayes Methods", Statistical Applications in Genetics 3,
+2004). The bootstrap gives the standard error, Student's t the width (Hesterberg, "What Teachers
+Should Know About the Bootstrap", The American Statistician 69, 2015).
 
-Runs that were recorded alternately are pairs: what slows the machine for a while slows both of a
-pair. Their ratios are then one sample, whose own spread is all that counts.
+Runs that were recorded alternately are pairs: a disturbance of the machine slows both runs of a
+pair. Their ratios are then one sample, and only its spread counts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 FASTER, SLOWER, NO_EVIDENCE = "faster", "slower", "no evidence"
 CONFIDENCE = 0.95
 
-# Difference between runs that is assumed where one run a side cannot show it, as the
-# standard deviation of log(time). Some percent are usual for MPI (Hunold and Carpen-Amarie,
-# "Reproducible MPI Benchmarking Is Still Not As Easy As You Think", 2016).
+# Assumed difference between runs, as the standard deviation of log(time), for sides with one run.
+# Some percent are usual for MPI (Hunold and Carpen-Amarie, "Reproducible MPI Benchmarking Is Still
+# Not As Easy As You Think", 2016).
 BETWEEN_RUNS = 0.03
-# With several runs a side, it counts as much as so many runs more.
+# With several runs on each side, it counts like this number of additional runs.
 _ASSUMED_RUNS = 1
-# Two ratios say so little of their spread that the runs of each side say more.
+# With only two pairs, the runs of each side say more about the spread than the ratios.
 LEAST_PAIRS = 3
 
 _RESAMPLES = 1000
@@ -41,7 +41,7 @@ class Sample:
 
     Attributes:
         time_s: (n,) seconds of a rank.
-        amount: (n,) what was done in that time, such as bytes or steps.
+        amount: (n,) work of that time, such as bytes or steps.
     """
 
     time_s: NDArray[np.float64]
@@ -49,17 +49,17 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """Seconds for one unit of the amount, over all entries."""
+        """Return the seconds for one unit of the amount, over all entries."""
         return float(self.time_s.sum() / self.amount.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How much less time the second side needs, in percent of the first side's.
+    """The time that the second side saves, in percent of the first side's.
 
     Attributes:
-        improvement_percent: the best estimate; negative if the second is slower.
-        low_percent, high_percent: the interval; None where a side is a single number.
+        improvement_percent: the best estimate; negative if the second side is slower.
+        low_percent, high_percent: the interval; None if a side is a single number.
         verdict: "faster" or "slower" if the interval excludes 0, else "no evidence".
     """
 
@@ -71,11 +71,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How sides are compared.
+    """The method of a comparison.
 
     Attributes:
-        confidence: that an interval holds the true value.
-        paired: the runs of the sides were recorded alternately, and stand in that order.
+        confidence: probability that an interval contains the true value.
+        paired: whether the sides' runs were recorded alternately, and are in that order.
     """
 
     confidence: float = CONFIDENCE
@@ -88,10 +88,9 @@ def weigh(
     """Compare two sides.
 
     Args:
-        first: its runs, which the second is measured against; each has an amount and a time
-            above 0.
-        second: likewise.
-        method: by default that of runs without an order.
+        first: runs of the reference; each has an amount and a time above 0.
+        second: runs of the other side, likewise.
+        method: by default the method for runs without an order.
     """
     method = method or Method()
     log_ratio = float(np.log(_rate(second) / _rate(first)))
@@ -128,7 +127,7 @@ def _half_width(
         return None
     if any(np.any(part <= 0) for side in sides for parts in _columns(side) for part in parts):
         return None
-    # The same numbers in, the same verdict out: a gate must not waver.
+    # A fixed seed, so that the same numbers give the same verdict.
     generator = np.random.default_rng(0)
     parts = [part for side in sides for part in _variances(side, generator)]
     total = sum(variance for variance, _ in parts)
@@ -148,7 +147,7 @@ def _student(confidence: float, freedom: float) -> float:
 def _variances(
     side: Sequence[Sample], generator: np.random.Generator
 ) -> Iterator[tuple[float, float]]:
-    """Parts of the variance of a side's log(rate), and the degrees of freedom of each."""
+    """Return parts of the variance of a side's log(rate), and the degrees of freedom of each."""
     within = [_within(run, generator) for run in side]
     if len(side) == 1:
         yield within[0]
@@ -158,36 +157,35 @@ def _variances(
     assumed = BETWEEN_RUNS**2 + sum(variance for variance, _ in within) / runs
     found = float(np.var([np.log(run.rate) for run in side], ddof=1))
     if found > assumed:
-        # What is usual does not describe these runs, and says nothing of their spread.
+        # The usual spread does not describe these runs.
         yield found / runs, runs - 1
         return
     yield (more * assumed + (runs - 1) * found) / (more + runs - 1) / runs, more + runs - 1
 
 
 def _within(run: Sample, generator: np.random.Generator) -> tuple[float, float]:
-    """Variance of a run's log(rate) by its blocks, and its degrees of freedom."""
+    """Return the variance of a run's log(rate) by its blocks, and its degrees of freedom."""
     count = len(run.time_s)
     if count == 1:
         return 0.0, 1.0
     chosen = generator.integers(0, count, (_RESAMPLES, count))
     logs = np.log(run.time_s[chosen].sum(axis=1) / run.amount[chosen].sum(axis=1))
     clustering = _clustering(run)
-    # The spread of dependent blocks is known less well than that of independent ones; the square
-    # root lies between the two counts, and holds in simulation
-    # (tests/single/hvprof/test_compare.py).
+    # The spread of dependent blocks is less certain than that of independent ones; the square root
+    # is between the two counts, and is right in simulation (tests/single/hvprof/test_compare.py).
     degrees = max(count / float(np.sqrt(clustering)) - 1, 1.0)
     return float(logs.var()) * count / (count - 1) * clustering, degrees
 
 
 def _clustering(run: Sample) -> float:
-    """How much more the mean of dependent blocks varies than that of independent ones."""
+    """Return how much more the mean of dependent blocks varies than that of independent ones."""
     rates = np.log(run.time_s / run.amount)
     rates = rates - rates.mean()
     power = float((rates**2).sum())
     if len(rates) < 3 or power == 0:
         return 1.0
-    # The estimate from few blocks is too low by about (1 + 3 r) / n; its standard
-    # error, 1 / sqrt(n), is added, as one that is too low by chance makes false claims.
+    # The estimate from few blocks is too low by about (1 + 3 r) / n; its standard error, 1 /
+    # sqrt(n), is added, because an estimate that is too low by chance makes false claims.
     plain = float((rates[1:] * rates[:-1]).sum()) / power
     count = len(rates)
     correlation = plain + 1 / count

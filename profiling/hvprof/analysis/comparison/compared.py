@@ -1,4 +1,4 @@
-"""A row of a comparison: two sides' times of one thing, their ratio, and a verdict."""
+"""A row of a comparison: the times of two sides, their ratio, and a verdict."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One thing that both sides did.
+    """A row: an operation, or a part of time, of both sides.
 
     Attributes:
         name: "step", "exposed communication", "run", an operation, or a range of message sizes.
         first, second: the sides.
-        improvement_percent: how much less time the second side takes for a step, a byte or a
-            call; None where the rows have no counterpart.
+        improvement_percent: time that the second side saves for a step, a byte or a call; None if a
+            row has no counterpart.
         low_percent, high_percent: its interval, None if the spread is unknown.
         verdict: "faster" or "slower" if the interval excludes 0, else "no evidence"; "cut
-            differently" where the sides cut the same gradients into other messages; "" where
-            a side has no such calls at all.
+            differently" if the sides cut the same gradients into different messages; "" if a side
+            has no such calls.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ComparedRow:
 
     @property
     def speedup(self) -> float | None:
-        """Time of the first side over that of the second."""
+        """Return the time of the first side over that of the second."""
         return _speedup(self.improvement_percent)
 
     @property
@@ -62,12 +62,12 @@ class ComparedRow:
 
 
 def _speedup(percent: float | None) -> float | None:
-    # An interval may reach to within a rounding of all time saved.
+    # An interval may extend almost to 100 % of the time.
     return None if percent is None else 1 / max(1 - percent / 100, 1e-9)
 
 
 class Measured:
-    """One run, as far as a comparison needs it."""
+    """The part of a run that a comparison needs."""
 
     def __init__(self, run: RecordedRun) -> None:
         """Sort the rows of its data traffic by operation."""
@@ -77,12 +77,12 @@ class Measured:
             self.rows.setdefault(row.operation, []).append(row)
 
     def chosen(self, operation: str, label: str | None) -> list[Row]:
-        """The rows of an operation, of one message size or all."""
+        """Return the rows of an operation, of one message size or all."""
         found = self.rows.get(operation, [])
         return [row for row in found if label is None or row.message_size == label]
 
     def side(self, operation: str, label: str | None = None) -> Side:
-        """The calls of an operation on a rank."""
+        """Return the calls of an operation on a rank."""
         found, ranks = self.chosen(operation, label), self.run.ranks
         return Side(
             sum(row.calls / ranks for row in found),
@@ -91,7 +91,7 @@ class Measured:
         )
 
     def sample(self, operation: str, label: str | None, *, by_bytes: bool) -> Sample | None:
-        """The time of an operation, in blocks where the run was recorded in blocks."""
+        """Return the time of an operation, in blocks if the run was recorded in blocks."""
         side, found = self.side(operation, label), self.chosen(operation, label)
         amount = side.message_bytes if by_bytes else side.calls
         if amount <= 0 or side.time_s <= 0:
@@ -100,7 +100,7 @@ class Measured:
             return Sample(np.array([side.time_s]), np.array([amount]))
         time_s: NDArray[np.float64] = np.zeros(BLOCKS)
         for row in found:
-            # A row without blocks is one whose time is spread evenly over the run.
+            # The time of a row without blocks is spread evenly over the run.
             time_s += np.array(row.blocks_s or (row.time_s / BLOCKS,) * BLOCKS)
         return Sample(time_s, np.full(BLOCKS, amount / BLOCKS))
 
@@ -111,7 +111,7 @@ Sides = tuple[Sequence[Measured], Sequence[Measured]]
 def of_operation(
     sides: Sides, operation: str, method: Method, label: str | None = None, name: str = ""
 ) -> ComparedRow:
-    """An operation: its time for a byte, or for a call where nothing is sent."""
+    """Compare an operation by its time per byte, or per call if nothing is sent."""
     means = [mean_side([run.side(operation, label) for run in side]) for side in sides]
     by_bytes = all(side.message_bytes > 0 for side in means)
     samples = [
@@ -126,7 +126,7 @@ def of_operation(
 
 
 def of_steps(sides: Sides, method: Method, *, exposed: bool) -> ComparedRow | None:
-    """A step, or the exposed communication in it; None unless all runs mark steps."""
+    """Compare a step, or its exposed communication; None unless all runs mark steps."""
     found = [[run.run.steps for run in side] for side in sides]
     means, samples = [], []
     for side in found:
@@ -145,7 +145,7 @@ def of_steps(sides: Sides, method: Method, *, exposed: bool) -> ComparedRow | No
 
 
 def of_run(sides: Sides, method: Method) -> ComparedRow | None:
-    """The run, from its first rank's start of MPI to its end; None where one has not ended."""
+    """Compare the run, from its first rank's MPI_Init to its end; None if one has not ended."""
     times = [[run.run.run_s for run in side] for side in sides]
     if not all(side and all(time_s > 0 for time_s in side) for side in times):
         return None
@@ -161,9 +161,9 @@ def compared(
     samples: Sequence[Sequence[Sample]],
     method: Method,
 ) -> ComparedRow:
-    """The row of two sides, with the evidence of their samples where both have time to compare."""
+    """Make the row of two sides, with their samples' evidence if both have time to compare."""
     comparable = all(side and all(run.time_s.sum() > 0 for run in side) for side in samples)
-    # A run that lacks this operation leaves the others without their counterparts.
+    # If a run lacks this operation, the other runs are no longer pairs.
     if method.paired and len({len(side) for side in samples}) > 1:
         method = dataclasses.replace(method, paired=False)
     evidence = weigh(samples[0], samples[1], method) if comparable else None
@@ -179,7 +179,7 @@ def compared(
 
 
 def mean_side(found: Sequence[Side]) -> Side:
-    """The mean over the runs."""
+    """Return the mean over the runs."""
     return Side(
         sum(side.calls for side in found) / len(found),
         sum(side.message_bytes for side in found) / len(found),

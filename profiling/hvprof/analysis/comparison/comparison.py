@@ -30,15 +30,15 @@ from hvprof.recording.names import names_of
 COMPARISON_VERSION = 3
 ALLREDUCE = "allreduce"
 
-# More than this between the bytes of the sides, and their times are not of one job.
+# If the bytes of the sides differ by more than this, their times are not comparable.
 _BYTES_TOLERANCE = 0.01
-# Horovod fuses a little differently in every run. More than this between the shares of a row
-# in the bytes of the sides, and its messages are others.
+# Horovod fuses a little differently in every run. If the shares of a row in the sides' bytes differ
+# by more than this, its messages are different ones.
 _CUT_TOLERANCE = 1.25
 CUT_DIFFERENTLY = "cut differently"
 # Operations with less of a side's time in communication are left out.
 _LEAST_SHARE = 0.01
-# An interval whose ends differ by more only says that nothing is known.
+# An interval whose ends differ by more than this is not informative.
 _WIDEST = 100
 
 
@@ -48,12 +48,12 @@ class Comparison:
 
     Attributes:
         labels: names of the sides.
-        runs: of each side.
-        pairs: of runs that were recorded alternately; 0 if they were not, or are too few.
-        confidence: of the intervals of `lead`, `exposed` and `total`; those of `rows` and
-            `operations` hold jointly.
-        lead: the step, without warm-up; the run where a run of either side marks no steps; None
-            where neither is known.
+        runs: number of runs of each side.
+        pairs: number of pairs that were recorded alternately; 0 if they were not, or are too few.
+        confidence: confidence of the intervals of `lead`, `exposed` and `total`; those of `rows`
+            and `operations` hold jointly.
+        lead: the step, without warm-up, or the run if a run of either side marks no steps; None if
+            neither is known.
         exposed: exposed communication in a step.
         rows, total: the allreduce by message size, and all of it.
         operations: other operations of both sides, the longest first.
@@ -78,27 +78,27 @@ class Comparison:
 
     @property
     def shown(self) -> tuple[ComparedRow, ...]:
-        """All rows that compare something, in their order."""
+        """Return all rows with a verdict, in their order."""
         first = (self.lead, self.exposed, self.total, *self.rows, *self.operations)
         return tuple(row for row in first if row and row.improvement_percent is not None)
 
     @property
     def cut_differently(self) -> tuple[str, ...]:
-        """Message sizes without a counterpart, as the sides cut their gradients differently."""
+        """Return the sizes without a counterpart, if the sides cut gradients differently."""
         return tuple(row.name for row in self.rows if row.improvement_percent is None)
 
     @property
     def headline(self) -> ComparedRow:
-        """The row that the verdict is about."""
+        """Return the row of the verdict."""
         return self.lead or self.total
 
     @property
     def verdict(self) -> str:
-        """The comparison in a sentence or two."""
+        """Describe the comparison in a sentence or two."""
         return " ".join(_sentences(self))
 
     def as_json(self) -> dict[str, Any]:
-        """The comparison in JSON's types; the keys are the attributes' names."""
+        """Return the comparison in JSON's types; the keys are the attributes' names."""
         row = self.headline
         return {
             "comparison_version": COMPARISON_VERSION,
@@ -119,13 +119,13 @@ def compare(
     """Compare two sides.
 
     Args:
-        first: the default: a recording, or runs of the same thing (`inputs.load_side`).
+        first: the reference: a recording, or runs of the same program (`inputs.load_side`).
         second: the side that should be better.
         labels: names of the sides; by default those of the directories.
-        confidence: of the intervals, between 0 and 1.
+        confidence: confidence of the intervals, between 0 and 1.
 
     Returns:
-        What both did, with intervals and verdicts.
+        The comparison, with intervals and verdicts.
     """
     alternate = _alternate(_runs(first), _runs(second))
     paired = alternate is not None
@@ -137,7 +137,7 @@ def compare(
         if any(run.chosen(ALLREDUCE, label) for side in sides for run in side)
     ]
     others = _operations(sides)
-    # So that all rows hold together: a table of seven must not have seven chances to err.
+    # The rows hold jointly, so that a table of seven rows does not have seven chances of an error.
     of_a_row = Method(1 - (1 - confidence) / max(len(present) + len(others), 1), paired)
     method = Method(confidence, paired)
     total = of_operation(sides, ALLREDUCE, method)
@@ -165,7 +165,7 @@ def compare(
 def _alternate(
     first: Sequence[RecordedRun], second: Sequence[RecordedRun]
 ) -> tuple[list[RecordedRun], list[RecordedRun]] | None:
-    """The runs in pairs, if each two in the order of their starts are one of either side."""
+    """Return the runs in pairs, if in the order of their starts each two are from both sides."""
     started = [(run.start_unix_s, side) for side in (0, 1) for run in (first, second)[side]]
     if len(first) != len(second) or len(first) < LEAST_PAIRS or not all(s for s, _ in started):
         return None
@@ -177,7 +177,7 @@ def _alternate(
 
 
 def _operations(sides: Sides) -> list[str]:
-    """Operations that both sides have, but allreduce, the longest first."""
+    """Return the operations that both sides have, except allreduce, the longest first."""
     times: list[dict[str, float]] = []
     for side in sides:
         names = {name for run in side for name in run.rows}
@@ -189,7 +189,7 @@ def _operations(sides: Sides) -> list[str]:
 
 
 def _of_one_cut(row: ComparedRow, total: ComparedRow) -> ComparedRow:
-    """The row, without a verdict where one side has far more of its bytes in it."""
+    """Return the row, without a verdict if one side has far more of its bytes in it."""
     if total.improvement_percent is None:
         return row
     first, second = (
@@ -256,7 +256,7 @@ def _sentences(found: Comparison) -> Iterator[str]:
 
 
 def interval_text(row: ComparedRow) -> str:
-    """The speedup's interval as "1.45 to 1.80 x", or "-" where there is none."""
+    """Format the speedup's interval as "1.45 to 1.80 x", or "-" if there is none."""
     if row.speedup_interval is None:
         return "-"
     low, high = row.speedup_interval
@@ -266,7 +266,7 @@ def interval_text(row: ComparedRow) -> str:
 
 
 def times_text(speedup: float) -> str:
-    """A speedup with three digits."""
+    """Format a speedup with three digits."""
     return (
         f"{speedup:.2f}"
         if speedup < 10

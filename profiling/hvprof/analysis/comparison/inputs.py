@@ -30,16 +30,16 @@ _MOST_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One recorded run, as far as a comparison needs it.
+    """The part of a recorded run that a comparison needs.
 
     Attributes:
-        name: of the directory or file.
-        ranks: how many were recorded.
-        rows: of its data traffic.
-        parts: of a step; None where none are marked.
-        steps: in blocks; None likewise, and for reports of earlier versions.
-        run_s: of a rank from start to end, as a mean; 0 where that is not known.
-        start_unix_s: seconds since 1970; 0 where that is not known.
+        name: name of the directory or file.
+        ranks: number of recorded ranks.
+        rows: rows of its data traffic.
+        parts: parts of a step; None if no steps are marked.
+        steps: steps in blocks; None without steps, and for reports of earlier versions.
+        run_s: mean time of a rank from start to end; 0 if unknown.
+        start_unix_s: seconds since 1970; 0 if unknown.
     """
 
     name: str
@@ -52,7 +52,7 @@ class RecordedRun:
 
 
 def run_of(recording: Recording) -> RecordedRun:
-    """The part of a recording that a comparison needs."""
+    """Take the part of a recording that a comparison needs."""
     directory = recording.directory
     return RecordedRun(
         name_of(directory),
@@ -69,8 +69,8 @@ def load_side(path: Path) -> tuple[RecordedRun, ...]:
     """Read one side of a comparison.
 
     Args:
-        path: a recording; a file that `hvprof report` wrote with --html or --json; or a
-            directory with several of these, which are runs of the same thing.
+        path: a recording; a file that `hvprof report` wrote with --html or --json; or a directory
+            with several of these, which are runs of the same program.
 
     Raises:
         UsageError: it does not exist, or is damaged.
@@ -134,7 +134,7 @@ def _read_report(path: Path) -> RecordedRun:
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    """A row from JSON: numbers are checked, names made harmless."""
+    """Read a row from JSON: numbers are checked, and names made printable."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Row):
         value = entry[field.name]

@@ -37,11 +37,11 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
     """Whether the second side is slower than the first by more than is allowed.
 
     It is if the best estimate of the total's slowdown is above the limit, and the interval
-    excludes that there is none. Noise alone does not fail a gate; where the interval is so
-    wide that a larger slowdown may hide in it, the reason says so.
+    excludes that there is none. Noise does not fail a gate. If the interval is so wide that it may
+    hide a larger slowdown, the reason says so.
 
     Raises:
-        UsageError: there is nothing to compare, or one run a side without blocks.
+        UsageError: there is nothing to compare, or each side is one run without blocks.
     """
     total, (first, second) = comparison.total, comparison.labels
     if total.improvement_percent is None:
@@ -51,7 +51,7 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
             f"{comparison.runs[0]} and {counted(comparison.runs[1], 'run')} give no interval:"
             " record 2 or more a side, in a folder of recordings"
         )
-    # In percent of the first side's time: positive is slower.
+    # In percent of the first side's time; positive means slower.
     slowdown, most = -total.improvement_percent, -total.low_percent
     limit = f"{max_regression_percent:g} % is allowed"
     interval = f"speedup {interval_text(total)}"

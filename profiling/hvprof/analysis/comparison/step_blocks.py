@@ -1,4 +1,4 @@
-"""The steps of a run in consecutive blocks: samples of the time that people wait for."""
+"""The steps of a run in consecutive blocks, which are the samples of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hvprof.analysis.summary import BLOCKS
 from hvprof.model import Recording
 
-# A step is slow if it takes so many times the median.
+# A step is slow if it takes this multiple of the median.
 _SLOW = 1.5
 
 
@@ -19,10 +19,10 @@ class StepBlocks:
     """The last 1024 steps of a run, without its warm-up, in at most 20 consecutive blocks.
 
     Attributes:
-        steps: of each block.
-        time_s: of a block's steps, as a mean over the ranks.
-        exposed_s: likewise, blocked on communication.
-        warm_up: leading steps that are left out.
+        steps: number of steps of each block.
+        time_s: time of a block's steps, mean over the ranks.
+        exposed_s: the part of it blocked on communication.
+        warm_up: number of leading steps that are left out.
     """
 
     steps: tuple[int, ...]
@@ -37,7 +37,7 @@ class StepBlocks:
 
 
 def step_blocks(recording: Recording) -> StepBlocks | None:
-    """The steps that all ranks recorded that mark any; None where there are none."""
+    """Return the steps that all ranks with steps recorded; None if there are none."""
     ranks = [{step.index: step for step in rank.steps} for rank in recording.ranks if rank.steps]
     if not ranks:
         return None
@@ -61,10 +61,10 @@ def step_blocks(recording: Recording) -> StepBlocks | None:
 
 
 def _warm_up(times_s: NDArray[np.float64]) -> int:
-    """Steps up to the last slow one of the first quarter, or more if all from the first are slow.
+    """Count the steps up to the first quarter's last slow one, or more if all are slow so far.
 
-    At least the first, at most half of them. Usual steps may come before slow ones: caches and
-    buckets are laid out again once a few steps were measured.
+    At least the first step, at most half of all. Usual steps may come before slow ones, because
+    buckets are laid out again after a few steps.
     """
     most = len(times_s) // 2
     slow = times_s[:most] > _SLOW * np.median(times_s)

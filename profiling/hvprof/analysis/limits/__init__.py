@@ -1,1 +1,1 @@
-"""Where scaling stops: the time of a step on more ranks, and what bounds it."""
+"""The end of scaling: the time of a step on more ranks, and its limits."""

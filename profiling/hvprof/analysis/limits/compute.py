@@ -1,10 +1,9 @@
-"""Compute time against the batch of a rank: what does not shrink with it.
+"""Compute time by the batch of a rank, and the part that does not shrink with the batch.
 
-Between batches that were timed it is taken to grow in a straight line. The time that is left where
-that of the smallest ones would end, at a batch of 0, is fixed: a convolution's is small; that of a
-fully connected layer whose matrix product has become narrow is most of its time: it scales no
-further (Keuper and Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it
-skinny).
+Between timed batches it is assumed to be linear. The line through the smallest ones, extended to a
+batch of 0, gives the fixed time. A convolution's is small. For a fully connected layer whose matrix
+product has become narrow, it is most of the time, so the layer scales no further (Keuper and
+Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it skinny).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class BatchTime:
     """Seconds by the batch of a rank.
 
     Attributes:
-        batches: 0, and those that were timed, in ascending order.
-        times_s: of each of them.
+        batches: 0 and the timed batches, in ascending order.
+        times_s: time of each batch.
     """
 
     batches: tuple[float, ...]
@@ -32,11 +31,11 @@ class BatchTime:
 
     @property
     def fixed_s(self) -> float:
-        """Time that does not shrink with the batch."""
+        """Return the time that does not shrink with the batch."""
         return self.times_s[0]
 
     def at(self, batch: float) -> float:
-        """Seconds for a batch of a rank; beyond the largest it grows as on the way there."""
+        """Return the seconds for a batch of a rank; beyond the largest, the last line continues."""
         last, last_s = self.batches[-1], self.times_s[-1]
         if batch > last:
             return last_s + max(0.0, last_s - self.fixed_s) * (batch - last) / last
@@ -46,15 +45,15 @@ class BatchTime:
         return before_s + (after_s - before_s) * (batch - before) / (after - before)
 
     def times(self, factor: float) -> BatchTime:
-        """The same on a machine that takes `factor` times as long."""
+        """Return the same for a machine that takes `factor` times as long."""
         return BatchTime(self.batches, tuple(time_s * factor for time_s in self.times_s))
 
 
 def batch_time(batches: Sequence[float], times_s: Sequence[float]) -> BatchTime:
-    """The times of the batches that were timed, and of all others.
+    """Make the times of all batches from those that were timed.
 
-    Below the smallest they follow the line of the least squared relative error, to which a batch
-    counts the less the larger it is. With one batch alone, all time is taken to grow with it.
+    Below the smallest one they follow a line of least squared relative error, in which larger
+    batches have less weight. With only one batch, all time is assumed to be proportional to it.
 
     Args:
         batches: in ascending order, above 0.
@@ -89,12 +88,12 @@ class Compute:
         return self.forward.at(batch) + self.backward.at(batch)
 
     def times(self, factor: float) -> Compute:
-        """The same on a machine that takes `factor` times as long."""
+        """Return the same for a machine that takes `factor` times as long."""
         return Compute(self.forward.times(factor), self.backward.times(factor))
 
 
 def compute_of(table: LayerTable) -> Compute:
-    """The sum of the layers: the fixed times of skinny ones stay in it."""
+    """Return the sum of the layers; the fixed times of skinny ones stay in it."""
     return Compute(
         _sum([batch_time(table.batches, layer.forward_s) for layer in table.layers]),
         _sum([batch_time(table.batches, layer.backward_s) for layer in table.layers]),
@@ -102,10 +101,10 @@ def compute_of(table: LayerTable) -> Compute:
 
 
 def gradients_of(table: LayerTable) -> tuple[Gradient, ...]:
-    """The gradients in the order in which they become ready."""
+    """Return the gradients in the order in which they become ready."""
     own = [layer for layer in table.layers if layer.gradient_bytes]
     backward_s = sum(layer.backward_s[-1] for layer in table.layers)
-    # Between the layers autograd works too: the last gradient ends backward.
+    # Autograd also works between the layers, so the last gradient ends backward.
     whole_s = max([backward_s, *(layer.ready_s for layer in own)])
     found = [
         Gradient(layer.gradient_bytes, layer.ready_s / whole_s if whole_s else 1.0) for layer in own

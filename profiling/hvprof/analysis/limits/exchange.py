@@ -1,9 +1,9 @@
-"""The time of a step's exchange on more ranks, those of a node and nodes apart.
+"""The time of a step's exchange on more ranks, within a node and between nodes.
 
 No allreduce sends less than 2 (n-1)/n of its message (Patarasuk and Yuan, JPDC 69, 2009): a ring
-does that, and more ranks hardly cost it anything. The time of Horovod's stacks was measured to grow
-with the levels of a tree, 2 ceil(lg n). The first is a hard limit, the second the expectation for
-a typical exchange.
+reaches that, and more ranks cost it very little. The measured time of Horovod's stacks grows with
+the levels of a tree, 2 ceil(lg n). The first is a hard limit, the second the expectation for a
+typical exchange.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ ALGORITHMS = (RING, TREE)
 
 
 def passes(algorithm: str, count: float) -> float:
-    """How often the gradients pass through a link between `count` ranks or nodes."""
+    """Return how often the gradients pass through a link between `count` ranks or nodes."""
     if count <= 1:
         return 0.0
     if algorithm == RING:
         return 2 * (count - 1) / count
-    # Bisection comes from either side: a hair above a power of two is no level more.
+    # Bisection approaches from both sides: slightly above a power of two is not another level.
     return 2.0 * math.ceil(math.log2(count) - 1e-9)
 
 
@@ -31,7 +31,7 @@ class Exchange:
 
     Attributes:
         algorithm: "ring" or "tree": how it grows.
-        ranks_per_node: infinite where all ranks are taken to be like those of one node.
+        ranks_per_node: infinite if all ranks are treated as ranks of one node.
         within_s: seconds for one pass of the gradients within a node.
         between_s: the same through a node's link to the others.
     """
@@ -42,13 +42,13 @@ class Exchange:
     between_s: float
 
     def time_s(self, ranks: float) -> float:
-        """Seconds of the exchange of a step."""
+        """Return the seconds of the exchange of a step."""
         own = min(ranks, self.ranks_per_node)
         within_s = self.within_s * passes(self.algorithm, own)
         return within_s + self.between_s * passes(self.algorithm, ranks / own)
 
     def with_bandwidth(self, factor: float) -> Exchange:
-        """Over links that are `factor` times as fast; of one node, over faster memory."""
+        """Return it over links that are `factor` times as fast; on one node, over faster memory."""
         alone = math.isinf(self.ranks_per_node)
         return Exchange(
             self.algorithm,
@@ -61,7 +61,7 @@ class Exchange:
 def over_link(
     algorithm: str, message_bytes: float, link_gb_s: float, ranks_per_node: int
 ) -> Exchange:
-    """An exchange of which only the nodes' link is known: within a node it costs nothing."""
+    """Make an exchange with a known link between nodes; within a node it costs nothing."""
     return Exchange(algorithm, ranks_per_node, 0.0, message_bytes / link_gb_s / 1e9)
 
 
@@ -73,11 +73,11 @@ def as_recorded(
     ranks_per_node: int,
     link_gb_s: float | None,
 ) -> Exchange:
-    """An exchange that took `time_s` between `ranks` ranks.
+    """Make an exchange that took `time_s` between `ranks` ranks.
 
-    On several nodes that is the time between nodes, or the link's where one is given. On one it
-    is the time within a node; what a link to others would take follows from `link_gb_s`, and
-    without one more ranks are taken to share this node.
+    On several nodes, this is the time between nodes, unless a link is given. On one node, it is the
+    time within the node; the time between nodes follows from `link_gb_s`, and without that, more
+    ranks are assumed to share this node.
     """
     nodes = ranks / min(ranks, ranks_per_node)
     within_s = time_s / passes(algorithm, ranks) if nodes == 1 else 0.0

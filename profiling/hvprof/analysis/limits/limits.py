@@ -19,7 +19,7 @@ from hvprof.analysis.summary import Row
 from hvprof.layers.table import LayerTable
 from hvprof.model import Recording
 
-# Backward is two of the three matrix products that a layer needs.
+# Backward has two of the three matrix products of a layer.
 _BACKWARD = 2 / 3
 _MOST_ROWS = 64
 _EXCHANGES = ("allreduce", "iallreduce", "reduce_scatter", "reduce_scatter_block")
@@ -30,11 +30,12 @@ class Question:
     """The question.
 
     Attributes:
-        link_gb_s: what a node's link carries, in 10^9 bytes/s; None: as it was recorded.
-        batch: of all ranks together; None: not known (of layers: the largest that was timed).
-        ranks_per_node: None: as recorded, else 1.
-        most_ranks: of the table; None: as far as the batch goes, or 64 times what was measured.
-        efficiency: below which more ranks do not pay, above 0 and below 1.
+        link_gb_s: bandwidth of a node's link, in 10^9 bytes/s; None: as recorded.
+        batch: batch of all ranks together; None: unknown (for layers: the largest that was timed).
+        ranks_per_node: ranks of a node; None: as recorded, else 1.
+        most_ranks: largest number of ranks in the table; None: one sample for each rank, or 64
+            times the measured number.
+        efficiency: efficiency below which more ranks do not pay, above 0 and below 1.
     """
 
     link_gb_s: float | None = None
@@ -50,10 +51,10 @@ class Scaling:
 
     Attributes:
         stops: the four limits.
-        rules: the one that is met first, None if none is.
+        rules: the limit that is reached first; None if none is.
         rules_twice: the same with twice the bandwidth.
-        strong, weak: the step by number of ranks, with the batch of all ranks kept, and with that
-            of each.
+        strong, weak: the step by number of ranks, with a fixed global batch, and with a fixed batch
+            for each rank.
     """
 
     stops: tuple[Stop, ...]
@@ -69,20 +70,20 @@ class Limits:
 
     Attributes:
         source: what was measured, in words.
-        base_ranks: of the measured step, over which speedups are.
-        ranks_per_node: of all the nodes; None: all ranks are taken to share one.
-        batch: of all ranks; None: not known.
-        message_bytes: that a rank's step exchanges.
-        link_gb_s: what the link carries, or the recorded exchange reached.
-        step: as it was measured.
-        fixed_s: what of its compute does not shrink with the batch.
+        base_ranks: ranks of the measured step, to which speedups refer.
+        ranks_per_node: ranks of every node; None: all ranks are assumed to share one.
+        batch: batch of all ranks; None: unknown.
+        message_bytes: bytes that a rank exchanges in a step.
+        link_gb_s: bandwidth of the link, or of the recorded exchange.
+        step: the measured step.
+        fixed_s: compute that does not shrink with the batch.
         skinny: names of the layers that take most of that.
         by_algorithm: "ring", which no exchange beats, and "tree", how most grow.
         network_free, synchrony_free: speedups of the measured step if the exchange cost nothing,
-            and if ranks did not wait for each other either.
-        shared_input_ranks: ranks from which on input takes longer than compute, if the file
-            system already gives all it can; None where no input was recorded.
-        efficiency: that was asked for.
+            and if ranks also did not wait for each other.
+        shared_input_ranks: number of ranks from which input takes longer than compute, if the file
+            system is at its limit; None if no input was recorded.
+        efficiency: the requested one.
     """
 
     source: str
@@ -101,13 +102,13 @@ class Limits:
     efficiency: float
 
     def needed_gb_s(self, step: StepTime) -> float:
-        """Bandwidth at which backward hides a ring's exchange, in 10^9 bytes/s; 0 for one rank."""
+        """Return the bandwidth in 10^9 bytes/s at which backward hides a ring; 0 for one rank."""
         sent_bytes = _passes(step.ranks, self.ranks_per_node) * self.message_bytes
         return sent_bytes / step.backward_s / 1e9 if step.backward_s else 0.0
 
 
 def limits_of_layers(table: LayerTable, question: Question) -> Limits:
-    """The limits of timed layers over a link: no recording needed.
+    """Compute the limits of timed layers over a link, without a recording.
 
     Raises:
         UsageError: no link is given, or the layers have no gradients, or took no time.
@@ -143,14 +144,14 @@ def limits_of_recording(
     question: Question,
     layers: LayerTable | None = None,
 ) -> Limits:
-    """The limits of a recorded training.
+    """Compute the limits of a recorded training.
 
     Args:
-        recording: of at least 2 ranks that mark their steps.
-        parts: of a step.
-        message_bytes: that a rank's step exchanges.
-        question: what is asked.
-        layers: say how compute shrinks with the batch, which then must be known.
+        recording: recording of at least 2 ranks that mark their steps.
+        parts: parts of a step.
+        message_bytes: bytes that a rank exchanges in a step.
+        question: the question.
+        layers: show how compute shrinks with the batch, which must then be known.
 
     Raises:
         UsageError: the recording lacks the data.
@@ -177,7 +178,7 @@ def limits_of_recording(
     jitter = jitter_of(recording).at_most(parts.exposed_s, size)
     exposed_s = max(0.0, parts.exposed_s - jitter.waiting_s(size))
     exchange_s = exposed_s + sums.overlapped_s / sums.index
-    # Where no region says what is compute, what is neither exchange nor input is.
+    # Without regions of compute, all time that is neither exchange nor input counts as compute.
     compute_s, other_s = parts.compute_s, parts.other_s
     if not compute_s:
         compute_s, other_s = other_s, 0.0
@@ -197,7 +198,7 @@ def limits_of_recording(
             jitter=jitter,
             slowed=slowed_s / exchange_s if exchange_s else 0.0,
             io_s=parts.io_s,
-            # Contention that does not come from the exchange stays.
+            # Contention that the exchange does not cause stays.
             other_s=other_s + (0.0 if exchange_s else slowed_s),
         )
         for algorithm in ALGORITHMS
@@ -215,7 +216,7 @@ def limits_of_recording(
 
 
 def exchanged_bytes(rows: Sequence[Row], recording: Recording) -> float:
-    """Bytes that a rank's step exchanges: its data traffic in allreduces."""
+    """Return the bytes that a rank exchanges in a step: its data traffic in allreduces."""
     sums = recording.all_steps
     if sums is None or not sums.index:
         return 0.0
@@ -275,7 +276,7 @@ def _scaling(model: StepModel, batch_known: bool, question: Question) -> Scaling
 def _recorded_compute(
     recording: Recording, compute_s: float, batch: float, layers: LayerTable | None
 ) -> Compute:
-    """Compute by the batch of a rank: as its layers shrink, or in proportion."""
+    """Return compute by the batch of a rank: by its layers, or in proportion."""
     if layers is not None:
         timed = compute_of(layers)
         return timed.times(compute_s / timed.time_s(batch)) if timed.time_s(batch) else timed
@@ -295,7 +296,7 @@ def _recorded_compute(
 
 
 def _passes(ranks: float, per_node: int | None) -> float:
-    """How often a node's ring sends the gradients through its link, or a rank's within a node."""
+    """Return how often a ring sends the gradients through a node's link, or a rank's."""
     nodes = ranks / min(ranks, per_node or ranks)
     return passes(RING, nodes if nodes > 1 else ranks)
 

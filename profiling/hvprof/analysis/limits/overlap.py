@@ -1,4 +1,4 @@
-"""How much of an exchange backward cannot hide.
+"""The part of an exchange that backward cannot hide.
 
 For a model whose layers were timed, by simulation: gradients are exchanged in the order in which
 they become ready, one after the other, so that
@@ -19,7 +19,7 @@ from hvprof.analysis.limits.compute import Gradient
 
 
 class Overlap(Protocol):
-    """Says what of an exchange stays exposed."""
+    """Returns the exposed part of an exchange."""
 
     def exposed_s(self, exchange_s: float, backward_s: float) -> float:
         """Seconds of the exchange that remain after a backward pass of the given length."""
@@ -27,12 +27,12 @@ class Overlap(Protocol):
 
 @dataclass(frozen=True)
 class LayerOverlap:
-    """Overlap with gradients that become ready one by one, in their order."""
+    """Overlap with gradients that become ready one after the other."""
 
     gradients: Sequence[Gradient]
 
     def exposed_s(self, exchange_s: float, backward_s: float) -> float:
-        """Seconds that end after backward; each gradient takes its bytes' share."""
+        """Return the seconds after backward; each gradient takes its share by bytes."""
         byte_s = exchange_s / sum(one.message_bytes for one in self.gradients)
         end_s = 0.0
         for one in self.gradients:
@@ -44,12 +44,12 @@ class LayerOverlap:
 class RecordedOverlap:
     """Overlap as it was recorded.
 
-    Communication that was exposed although backward had room for all of it was ready too late, and
-    grows with the exchange. An exchange that outgrows the time it was hidden in is exposed by the
-    excess.
+    Communication that was exposed although backward was long enough was ready too late, and grows
+    with the exchange. If an exchange becomes longer than the time in which it was hidden, the
+    excess is exposed.
 
     Attributes:
-        late: share of the exchange that was exposed although there was room.
+        late: share of the exchange that was exposed although backward was long enough.
         room: share of backward in which it can be hidden.
     """
 
@@ -57,12 +57,12 @@ class RecordedOverlap:
     room: float
 
     def exposed_s(self, exchange_s: float, backward_s: float) -> float:
-        """Seconds that backward does not hide."""
+        """Return the seconds that backward does not hide."""
         return max(self.late * exchange_s, exchange_s - self.room * backward_s)
 
 
 def recorded_overlap(exposed_s: float, exchange_s: float, backward_s: float) -> RecordedOverlap:
-    """The overlap of a recorded step, of whose exchange `exposed_s` were exposed."""
+    """Return the overlap of a recorded step, `exposed_s` of whose exchange were exposed."""
     if not exchange_s or not backward_s:
         return RecordedOverlap(1.0, 0.0)
     hidden_s = exchange_s - exposed_s

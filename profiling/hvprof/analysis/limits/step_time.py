@@ -13,18 +13,18 @@ from hvprof.analysis.limits.waiting import NO_JITTER, Jitter
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step of a rank, in seconds: `time_s` is the sum of its parts, `exchange_s` apart.
+    """A step of a rank, in seconds: `time_s` is the sum of its parts except `exchange_s`.
 
     Attributes:
-        ranks: that share the work.
-        batch: of a rank.
+        ranks: ranks that share the work.
+        batch: batch of a rank.
         compute_s: forward and backward; backward_s of it can hide an exchange.
-        exchange_s: of the gradients, hidden or not, without waiting for late ranks.
+        exchange_s: exchange of the gradients, hidden or not, without waiting for late ranks.
         exposed_s: the part of it that backward does not hide.
-        slowed_s: what threads that communicate take from computing.
-        waiting_s: for the last rank.
+        slowed_s: time that communicating threads take from computing.
+        waiting_s: waiting for the last rank.
         io_s: input.
-        other_s: what does not depend on the batch.
+        other_s: time that does not depend on the batch.
     """
 
     ranks: float
@@ -45,17 +45,17 @@ class StepTime:
 
     @property
     def without_network_s(self) -> float:
-        """The step if the network were free: ranks still wait for each other."""
+        """Return the step if the network were free; ranks still wait for each other."""
         return self.compute_s + self.io_s + self.other_s + self.waiting_s
 
     @property
     def no_overlap_s(self) -> float:
-        """The step if nothing of the exchange were hidden."""
+        """Return the step if none of the exchange were hidden."""
         return self.time_s - self.exposed_s + self.exchange_s
 
     @property
     def full_overlap_s(self) -> float:
-        """The step if all of compute could hide the exchange."""
+        """Return the step if all of compute could hide the exchange."""
         return self.time_s - self.exposed_s + max(0.0, self.exchange_s - self.compute_s)
 
 
@@ -64,13 +64,12 @@ class StepModel:
     """Inputs of the step-time model.
 
     Attributes:
-        base_ranks: of the step that was measured; speedups are over it.
-        batch: of all its ranks together. Where that is not known a batch of 1 for each rank stands
-            for whatever it was.
+        base_ranks: ranks of the measured step, to which speedups refer.
+        batch: batch of all its ranks together. If that is unknown, 1 for each rank represents it.
         compute, exchange, overlap, jitter: the parts.
-        slowed: what threads that communicate take from computing, as a share of the exchange.
+        slowed: time that communicating threads take from computing, as a share of the exchange.
         io_s: input of the measured step; it shrinks with the batch of a rank.
-        other_s: what does not shrink.
+        other_s: time that does not shrink.
     """
 
     base_ranks: int
@@ -84,23 +83,23 @@ class StepModel:
     other_s: float = 0.0
 
     def strong(self, ranks: float) -> StepTime:
-        """A step of `ranks` ranks that share the batch."""
+        """Return a step of `ranks` ranks that share the batch."""
         return self._step(ranks, self.batch / ranks)
 
     def weak(self, ranks: float) -> StepTime:
-        """A step of `ranks` ranks that each keep their batch."""
+        """Return a step of `ranks` ranks that each keep their batch."""
         return self._step(ranks, self.batch / self.base_ranks)
 
     def speedup(self, ranks: float) -> float:
-        """Speedup at the same batch, over the measured step."""
+        """Return the speedup at the same batch, over the measured step."""
         return self.strong(self.base_ranks).time_s / self.strong(ranks).time_s
 
     def efficiency(self, ranks: float) -> float:
-        """The speedup over what as many ranks more could give."""
+        """Return the speedup divided by the increase of ranks."""
         return self.speedup(ranks) * self.base_ranks / ranks
 
     def with_bandwidth(self, factor: float) -> StepModel:
-        """The same over a network that is `factor` times as fast."""
+        """Return the same over a network that is `factor` times as fast."""
         return dataclasses.replace(self, exchange=self.exchange.with_bandwidth(factor))
 
     def _step(self, ranks: float, batch: float) -> StepTime:

@@ -1,8 +1,8 @@
-"""Where splitting a batch over more ranks stops paying, and for which reason.
+"""The number of ranks at which splitting a batch stops paying, and the reason.
 
 Four limits (Keuper and Pfreundt, MLHPC 2016): a rank cannot have less than one sample; the
 exchange takes longer than the compute that could hide it; the step is at its shortest; the
-efficiency falls below what is asked for. The first to come rules.
+efficiency falls below the requested one. The first limit that is reached rules.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from hvprof.analysis.limits.step_time import StepModel, StepTime
 
 BATCH, EXCHANGE, FASTEST, EFFICIENCY = "batch", "exchange", "fastest", "efficiency"
-# Where nothing has stopped a model by now, nothing in it will.
+# A model that has reached no limit by now will not reach one.
 _MOST_RANKS = 2.0**20
 _FINE_RANKS, _COARSE = 256, 1.02
 _HALVINGS = 60
-# Limits that meet (without overlap, half the efficiency and an exchange as long as compute do)
-# are reported by the first of their names.
+# If several limits coincide (without overlap: half the efficiency, and an exchange as long as
+# compute), the first name is reported.
 _SAME = 1.01
 
 
@@ -33,12 +33,12 @@ class Stop:
 
 
 def stops(model: StepModel, batch_known: bool, efficiency: float) -> tuple[Stop, ...]:
-    """The four limits of a model.
+    """Compute the four limits of a model.
 
     Args:
-        model: of the step.
+        model: model of the step.
         batch_known: whether its batch counts samples.
-        efficiency: what is asked for, above 0 and below 1.
+        efficiency: the requested one, above 0 and below 1.
     """
     most = max(model.batch, model.base_ranks) if batch_known else _MOST_RANKS
     met = {
@@ -54,7 +54,7 @@ def stops(model: StepModel, batch_known: bool, efficiency: float) -> tuple[Stop,
 
 
 def ruling(found: tuple[Stop, ...]) -> Stop | None:
-    """The limit that is met first; None where none is met."""
+    """Return the limit that is reached first; None if none is."""
     met = [stop for stop in found if stop.ranks is not None]
     if not met:
         return None
@@ -63,7 +63,7 @@ def ruling(found: tuple[Stop, ...]) -> Stop | None:
 
 
 def crossing(model: StepModel) -> float | None:
-    """The number of ranks from which on the exchange takes longer than compute."""
+    """Return the number of ranks from which the exchange takes longer than compute."""
 
     def longer(ranks: float) -> bool:
         step = model.strong(ranks)
@@ -73,14 +73,14 @@ def crossing(model: StepModel) -> float | None:
 
 
 def _fastest(model: StepModel, most: float) -> float | None:
-    """The number of ranks of the shortest step; None where more are always faster."""
+    """Return the number of ranks of the shortest step; None if more are always faster."""
     tried = [*_numbers(model.base_ranks, most), most]
     best = min(tried, key=lambda ranks: model.strong(ranks).time_s)
     return None if best >= most else best
 
 
 def _first(holds: Callable[[float], bool], model: StepModel) -> float | None:
-    """The number of ranks from which on something holds, to a hair."""
+    """Return, by bisection, the number of ranks from which a condition holds."""
     low = float(model.base_ranks)
     if holds(low):
         return low
@@ -95,7 +95,7 @@ def _first(holds: Callable[[float], bool], model: StepModel) -> float | None:
 
 
 def _numbers(least: int, most: float) -> Iterator[float]:
-    """Numbers of ranks to try: all small ones, then some, and every power of two."""
+    """Return numbers of ranks to try: all small ones, then some, and every power of two."""
     fine = range(least, min(_FINE_RANKS, int(most)) + 1)
     coarse, ranks = [], float(_FINE_RANKS)
     while ranks < most:

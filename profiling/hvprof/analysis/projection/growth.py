@@ -26,8 +26,8 @@ class Prior:
     """Constants chosen from published tables (benchmarks.scaling_forecast chooses them again).
 
     Attributes:
-        loss: what a doubling costs, as a share of the time at the largest measured size.
-        weight: of it, as a sum of squared doublings.
+        loss: cost of a doubling, as a share of the time at the largest measured size.
+        weight: weight of the loss, as a sum of squared doublings.
         slack: what a doubling may cost beyond the forecast, likewise: the interval's lower end.
     """
 
@@ -45,10 +45,10 @@ class Growth:
 
     Attributes:
         largest: measured number of ranks; time_s: its time for one unit of the work.
-        loss: what a doubling costs, as a share of it; never below 0.
-        start: of the forecast at `largest`, over the measured time there.
+        loss: cost of a doubling, as a share of it; never below 0.
+        start: the forecast at `largest`, over the measured time there.
         strong: the batch of all ranks is kept: the time is linear in the ranks.
-        jump: that was taken out of the line; None if there was none.
+        jump: the jump that was taken out of the line; None if there was none.
     """
 
     largest: int

@@ -37,7 +37,7 @@ def find_jump(
 
     Args:
         sizes: ascending.
-        times_s: of a rank for a unit of the work.
+        times_s: times of a rank for a unit of the work.
         doublings: where the sizes lie on the axis in which times grow evenly.
     """
     if len(sizes) < _LEAST_SIZES:

@@ -21,7 +21,7 @@ class Point:
     """One measurement.
 
     Attributes:
-        ranks: of the job.
+        ranks: ranks of the job.
         throughput: work a second, of all ranks together.
     """
 

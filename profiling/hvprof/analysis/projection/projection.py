@@ -31,9 +31,9 @@ class ProjectedSize:
     """A size: its throughput with the interval, and that of the naive forecast.
 
     Attributes:
-        ranks: of the job.
+        ranks: ranks of the job.
         throughput, low, high: as the points'.
-        naive: if the efficiency of the largest measured size were kept.
+        naive: the same if the efficiency of the largest measured size were kept.
         far: more than 4 times the largest measured size.
     """
 
@@ -75,14 +75,14 @@ class Projection:
 
     Attributes:
         strong: the batch of all ranks is kept, not that of each.
-        ranks_per_node: as it was given.
+        ranks_per_node: the number that was given.
         measured: ascending.
         doubling: time that a doubling of the largest size costs a rank, as a share of it.
         jump: between two measured sizes; None if there is none.
         beyond_a_node: how many of the measured sizes need more than one node.
         projection: larger sizes, ascending.
         next_size: to measure.
-        confidence: of the intervals.
+        confidence: confidence of the intervals.
     """
 
     strong: bool
@@ -113,7 +113,7 @@ def project(
         ranks_per_node: where nodes differ from ranks.
         strong: the batch of all ranks was kept, not that of each.
         far: allow more than 16 times the largest size.
-        prior: what is known of trainings in general.
+        prior: prior knowledge of trainings in general.
 
     Raises:
         UsageError: too few sizes, or too far.

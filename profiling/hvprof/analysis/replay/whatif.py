@@ -89,7 +89,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
 
     Args:
         steps: of the trace.
-        asked: the other exchange.
+        asked: the exchange to predict.
         most_latency_s: as in `network_of`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Time that ranks wait: for which rank, for how long, and why that rank is late."""
+"""The time that ranks wait, the rank for which they wait, and why it is late."""

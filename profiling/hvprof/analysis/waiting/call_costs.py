@@ -1,4 +1,4 @@
-"""Costs of calls: how much of their time is waiting, and which bytes they wait for."""
+"""Costs of calls: the part of their time that is waiting, and the bytes that they wait for."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class _Slowest(NamedTuple):
 
 # On a slow network, and in the memory of a host.
 _BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(5e-5, 2e-9)
-# A message needs this long to arrive; a call that only hands it over may return sooner.
+# A message needs this time to arrive; a call that only submits it may return sooner.
 _LATENCY_S = 2e-6
 _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
-# These agree on something or touch files, and may take any time by themselves.
+# Calls that negotiate or use files, and may take any time by themselves.
 _MAKING = (
     *("comm_", "cart_", "graph_", "dist_graph_", "intercomm_", "file_"),
     *("win_create", "win_allocate", "win_free"),
 )
-# These wait for calls that were started before, and name no bytes.
+# Calls that wait for earlier calls, and have no bytes themselves.
 WAITS = ("wait", "test")
 _ENDS_OF_WINDOWS = (
     *("win_fence", "win_flush", "win_unlock", "win_complete", "win_wait", "win_test", "win_sync"),
@@ -57,11 +57,11 @@ class OperationCost:
     """Calls of one operation on all ranks, their time as a mean over the ranks.
 
     Attributes:
-        share: of the ranks, those that make such calls.
-        calls: of one of these ranks, as a mean.
-        messages: of one of these, that they move: its calls, or those that they wait for.
-        message_bytes: of a message; None where the calls move nothing that is known.
-        time_s: of a rank.
+        share: share of the ranks that make such calls.
+        calls: mean number of calls of one of these ranks.
+        messages: number of messages of one of these ranks: its calls, or those for which they wait.
+        message_bytes: bytes of a message; None if unknown.
+        time_s: time of a rank.
         wait_s: the part of time_s that is waiting, by `call_costs`.
         asking_s: the part of polls that neither waiting nor their messages explain.
     """
@@ -77,27 +77,27 @@ class OperationCost:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of a rank that makes such calls; 0 where they are not known."""
+        """Return the bytes of a rank that makes such calls; 0 if unknown."""
         return self.messages * (self.message_bytes or 0.0)
 
 
 def is_derived(cell: Cell) -> bool:
-    """Whether its messages have a type that the program made."""
+    """Whether its messages have a derived type."""
     return cell.datatype.startswith("derived")
 
 
 def is_wait(operation: str) -> bool:
-    """Whether calls wait for what others started."""
+    """Whether calls wait for requests of other calls."""
     return operation.startswith((*WAITS, *_ENDS_OF_WINDOWS))
 
 
 def call_costs(recording: Recording) -> list[CallCost]:
     """Data traffic by rank, operation, size and communicator.
 
-    Without a trace waiting is estimated: a call waits for as long as it takes more than calls
-    of that kind and size take on the rank that is quickest at them, or more than a slow network,
-    or a host's memory, would need for its bytes. No message is quicker than a latency. Calls in a
-    loop that asks wait no longer than all other ranks do something else.
+    Without a trace, waiting is estimated: it is the time of a call above that of calls of the same
+    kind and size on the fastest rank, or above the time that a slow network, or a host's memory,
+    would need for its bytes. No message is faster than a latency. Calls in a polling loop wait no
+    longer than the other ranks are busy.
     """
     one_host = len({rank.host for rank in recording.ranks}) == 1
     slowest = _ON_A_HOST if one_host else _BETWEEN_HOSTS
@@ -119,13 +119,13 @@ def call_costs(recording: Recording) -> list[CallCost]:
                     most_s = slowest.message_s + slowest.byte_s * waited.message_bytes / cell.calls
                     if waited.is_derived:
                         most_s = math.inf
-                # Packing data of a type with gaps takes any time.
+                # Packing data of a type with gaps may take any time.
                 if is_derived(cell) or family.startswith(_MAKING):
                     most_s = math.inf
                 least_s = _LATENCY_S if family == "message" else 0.0
                 transfer_s = cell.calls * max(min(quickest_s, most_s), least_s)
                 if family in POLLS:
-                    # How often it asks says nothing of what it waits for.
+                    # The number of polls says nothing about the message.
                     moved = started[number].waited_by(family)
                     transfer_s = slowest.message_s * moved.messages
                     transfer_s += slowest.byte_s * moved.message_bytes
@@ -135,7 +135,7 @@ def call_costs(recording: Recording) -> list[CallCost]:
 
 
 def _without_asking(recording: Recording, costs: Sequence[CallCost]) -> list[CallCost]:
-    """The costs, with the waiting of polls limited by what all other ranks do meanwhile."""
+    """Return the costs, with the waiting of polls limited by the other ranks' work."""
     polls_s: dict[int, float] = defaultdict(float)
     busy_s = {one.rank: one.outside_s for one in rank_times(recording)}
     for one in costs:
@@ -162,7 +162,7 @@ def _without_asking(recording: Recording, costs: Sequence[CallCost]) -> list[Cal
 
 
 def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[OperationCost]:
-    """The costs by operation, the longest first."""
+    """Return the costs by operation, the longest first."""
     ranks = len(recording.ranks)
     started = {rank.rank: _started(rank) for rank in recording.ranks}
     by_operation: dict[str, list[CallCost]] = defaultdict(list)
@@ -201,10 +201,11 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """Calls that a rank started, and that others wait for.
+    """Calls that a rank started, and for which other calls wait.
 
     Attributes:
-        ended: by the operation that waited for them; empty where a recording does not have it.
+        ended: ended requests by the operation that waited for them; empty if a recording lacks
+            them.
     """
 
     by_requests: _Moved
@@ -245,7 +246,7 @@ def _moved(cells: Sequence[Cell]) -> _Moved:
 
 
 def _by_operation(of_ranks: dict[int, list[Cell]]) -> Iterator[list[Cell]]:
-    """The cells of each rank and operation: a late sender's receivers wait, and it does not."""
+    """Return the cells of each rank and operation: a late sender's receivers wait, not it."""
     for cells in of_ranks.values():
         for name in {cell.operation for cell in cells}:
             yield [cell for cell in cells if cell.operation == name]

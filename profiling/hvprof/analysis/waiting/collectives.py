@@ -1,8 +1,8 @@
-"""The collective operations, by which ranks wait for which."""
+"""The collective operations, by the ranks that wait in them."""
 
 from __future__ import annotations
 
-# All ranks wait for the root alone.
+# All ranks wait only for the root.
 FROM_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 # Ranks have different parts, and need different times without anyone being late.
 UNEVEN = frozenset({"reduce", "scan", "exscan", "gather", "gatherv", "scatter", "scatterv"})

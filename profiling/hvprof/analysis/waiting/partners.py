@@ -1,4 +1,4 @@
-"""Point-to-point messages: which ranks send how much to which, and over which distance."""
+"""Point-to-point messages between pairs of ranks, and their distances."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Wait:
     """A rank's calls that were blocked on messages of one partner.
 
     Attributes:
-        rank, partner: which wait, and for which.
-        direction: "from" where it receives, "to" where it sends.
-        blocked_s: in all.
-        messages, message_bytes: that it received from it, or sent to it.
+        rank, partner: the rank that waits, and its partner.
+        direction: "from" for receives, "to" for sends.
+        blocked_s: total time.
+        messages, message_bytes: messages from or to the partner.
     """
 
     rank: int
@@ -36,10 +36,10 @@ class Partners:
     """Point-to-point messages of a job's ranks.
 
     Attributes:
-        size: of the job.
+        size: number of ranks of the job.
         sent: (messages, bytes) by (sender, receiver), of world ranks, as the senders count.
-        unknown: (messages, bytes) to partners past the first 256 of a rank.
-        waits: longest first.
+        unknown: (messages, bytes) to partners beyond the first 256 of a rank.
+        waits: waits, the longest first.
     """
 
     size: int
@@ -79,7 +79,7 @@ class Partners:
 
 
 def partners(recording: Recording) -> Partners | None:
-    """The point-to-point messages of a job; None where there were none."""
+    """Return the point-to-point messages of a job; None if there were none."""
     sent: dict[tuple[int, int], tuple[int, int]] = {}
     unknown = [0, 0]
     waits = []

@@ -1,4 +1,4 @@
-"""Where each rank's time goes: within MPI, outside of it, and without a core."""
+"""The time of each rank: within MPI, outside of it, and without a core."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class RankTime:
     """A rank's run, from the first call of any rank until all have made their last.
 
     Attributes:
-        run_s: all of it.
-        mpi_s: in MPI's calls, and in MPI_Finalize longer than the rank that was there last.
-            Per thread, where several threads call MPI.
-        busy: threads that were outside of MPI and had or wanted a core, on average; None if
+        run_s: total time.
+        mpi_s: time in MPI's calls, and in MPI_Finalize beyond that of the last rank there; per
+            thread, if several threads call MPI.
+        busy: average number of threads that were outside of MPI and had or needed a core; None if
             unknown.
-        queued_s: that its threads wanted a core and had none, summed over them.
-        main_queued_s: that its first thread did.
-        own_s: outside of MPI, and not without a core that it wanted.
-        cpu_s: that its threads were on cores.
-        file_bytes: read and written, less the payload of its messages.
+        queued_s: time that its threads waited for a core, summed over them.
+        main_queued_s: the same of its first thread.
+        own_s: time outside of MPI, without waiting for a core.
+        cpu_s: time that its threads were on cores.
+        file_bytes: bytes read and written, less the payload of its messages.
     """
 
     rank: int
@@ -38,20 +38,20 @@ class RankTime:
 
     @property
     def outside_s(self) -> float:
-        """Time outside of MPI."""
+        """Return the time outside of MPI."""
         return self.run_s - self.mpi_s
 
 
 def calling_threads(recording: Recording) -> int:
-    """Threads of a rank that called MPI, the most of any rank; 1 if unknown."""
+    """Return the largest number of threads of a rank that called MPI; 1 if unknown."""
     return max((one.usage.calling_threads for one in recording.ranks if one.usage), default=1) or 1
 
 
 def rank_times(recording: Recording) -> list[RankTime]:
-    """The times of the ranks; of one that was killed, until its last sign of life."""
+    """Return the times of the ranks; a killed rank's time ends at its last sign of life."""
     usages = [one.usage for one in recording.ranks if one.usage]
     leave_s = min((usage.finalize_s for usage in usages), default=0.0)
-    # Starting up and ending are no part of what ranks do with each other, as far as all do it.
+    # The start and the end that all ranks need are not part of their communication.
     alone_s = min((usage.before_s for usage in usages), default=0.0)
     alone_s += min((usage.after_s for usage in usages), default=0.0)
     threads = calling_threads(recording)

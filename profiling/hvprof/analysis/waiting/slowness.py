@@ -11,12 +11,12 @@ from hvd_ext.units import format_seconds
 from hvprof.analysis.conditions import Condition
 from hvprof.model import Recording, Step
 
-# A part of a step is a reason from this share of the time by which the rank is slower.
+# A part of a step is a reason if it explains this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
-# The system's own work takes a core for less than this share of a step.
+# The operating system's own work takes a core for less than this share of a step.
 _LEAST_QUEUED = 0.1
-# Who waits for cores so much less is not slowed in the same way.
+# Ranks that wait for cores by this factor less are not slowed in the same way.
 _ALL_WAIT = 0.5
 # A rank sleeps or waits if it has a core for less than this share of the time it spends by itself.
 _BUSY_SHARE = 0.5
@@ -35,11 +35,11 @@ class Paced(Protocol):
 
     @property
     def step(self) -> Step | None:
-        """The mean of its steps; None where it has ended none."""
+        """Return the mean of its steps; None if none has ended."""
 
     @property
     def outside(self) -> float:
-        """The share of its time in which it does not wait for others."""
+        """Return the share of its time in which it does not wait for other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Pace:
 
 
 def paces(recording: Recording) -> list[Pace]:
-    """The pace of each rank that marks steps."""
+    """Return the pace of each rank that marks steps."""
     return [
         Pace(one.rank, one.host, step.mean(), 1 - step.exposed_s / step.time_s)
         for one in recording.ranks
@@ -62,9 +62,9 @@ def paces(recording: Recording) -> list[Pace]:
 
 
 def _queued(step: Step) -> float:
-    """Time in which it waits for a core outside of communication, at least.
+    """Return the least time in which it waits for a core outside of communication.
 
-    Where it polls for others, it may also wait for a core, which the kernel does not separate.
+    While it polls for other ranks, it may also wait for a core, which the kernel does not separate.
     """
     queued_s, blocked_s = step.queued_s or 0.0, step.queued_blocked_s
     sleeps_s = max(step.time_s - step.cpu_s - queued_s - blocked_s, 0.0)
@@ -81,7 +81,7 @@ def _own(step: Step) -> float:
 
 
 class _Part(NamedTuple):
-    """A part of a step in words, and what to look at where it is long."""
+    """A part of a step in words, and what to check if it is long."""
 
     of: Callable[[Step], float]
     does: str
@@ -95,12 +95,12 @@ _PARTS = (
 )
 
 
-# The parts that a machine's conditions lengthen.
+# The parts that conditions of a machine lengthen.
 _SLOWED = {"quota": _queued, "clock": _own}
 
 
 class Reason(NamedTuple):
-    """The reason why a rank is slow, with the figures, and what to look at."""
+    """The reason why a rank is slow, with the figures, and what to check."""
 
     does: str
     look: str
@@ -112,11 +112,11 @@ class Reason(NamedTuple):
 def reason(
     rank: int | None, ranks: Sequence[Paced], known: Sequence[Condition] = ()
 ) -> Reason | None:
-    """Why a rank is slower; None where its steps do not say it.
+    """Return why a rank is slower; None if its steps do not show it.
 
     Args:
         rank: its number.
-        ranks: of the job, this one too.
+        ranks: all ranks of the job.
         known: conditions of their machines.
     """
     first = next((one for one in ranks if one.rank == rank), None)
@@ -156,7 +156,7 @@ def _outside_s(step: Step) -> float:
 
 
 def _where(first: Paced, ranks: Sequence[Paced]) -> str:
-    """Whether it is the whole host: its ranks are slower than all others."""
+    """Whether the whole host is slow: its ranks are slower than all others."""
     here = [one.outside for one in ranks if one.host == first.host]
     there = [one.outside for one in ranks if one.host != first.host]
     if len(here) > 1 and there and min(here) > max(there):

@@ -1,4 +1,4 @@
-"""Waiting against transfer: how much of the collectives' time was spent on late ranks."""
+"""Waiting and transfer: the part of the collectives' time that was waiting for late ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvprof.analysis.waiting.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.waiting.wait_time import Waiting
 from hvprof.model import Recording
 
-# Operations that take all ranks equally long, if none is late.
+# Operations that take equally long on all ranks, if none is late.
 _EVEN = COLLECTIVES - UNEVEN
 _NOTES = {
     "trace": (
@@ -29,7 +29,7 @@ _NOTES = {
         "calls, or over what its bytes need at most; hvprof record --trace N measures them."
     ),
 }
-# A rank that is waited for less than this share of all waiting does not explain it.
+# A rank that causes less than this share of all waiting does not explain it.
 _LITTLE = 0.1
 
 
@@ -38,13 +38,13 @@ class Split:
     """Time in collectives, split into waiting and the rest.
 
     Attributes:
-        source: where it comes from: "trace", "hvd_ext" or "estimate".
-        by_operation: (operation and size row, transfer in s, wait in s), of a rank, as a
-            mean over the ranks.
-        waited_for: (rank, s): how long a rank was waited for, as a mean over all ranks; the
+        source: its source: "trace", "hvd_ext" or "estimate".
+        by_operation: (operation and size row, transfer in s, wait in s), as means over the ranks.
+        waited_for: (rank, s): how long other ranks waited for a rank, as a mean over all; the
             longest first.
-        covered_percent: share of the collective calls that are in it.
-        by_calls: an estimate for each call, of a program that is blocked while it exchanges.
+        covered_percent: share of the collective calls that it covers.
+        by_calls: whether it is an estimate for each call, of a program that is blocked while it
+            exchanges.
     """
 
     source: str
@@ -55,7 +55,7 @@ class Split:
 
     @property
     def note(self) -> str:
-        """How the split was made, in a sentence or two."""
+        """Describe the method of the split in a sentence or two."""
         part = self.covered_percent
         return _NOTES["calls" if self.by_calls else self.source] + (
             f" They cover the last {part:.0f} % of the calls." if part < 99.5 else ""
@@ -63,24 +63,24 @@ class Split:
 
     @property
     def wait_s(self) -> float:
-        """Waiting of a rank, as a mean over the ranks."""
+        """Return the waiting of a rank, as a mean over the ranks."""
         return sum(wait for _, _, wait in self.by_operation)
 
     @property
     def time_s(self) -> float:
-        """Waiting and transfer of a rank, as a mean over the ranks."""
+        """Return waiting and transfer of a rank, as a mean over the ranks."""
         return self.wait_s + sum(transfer for _, transfer, _ in self.by_operation)
 
 
 def split(
     recording: Recording, waiting: Waiting | None, costs: Sequence[CallCost] = ()
 ) -> Split | None:
-    """The best split that a recording allows; None where there is nothing to split.
+    """Return the best split that a recording allows; None if there is nothing to split.
 
     Args:
-        recording: of one job.
-        waiting: of its trace.
-        costs: of its calls, where the program is blocked in them.
+        recording: recording of one job.
+        waiting: waiting by its trace.
+        costs: costs of its calls, if the program is blocked in them.
     """
     if waiting is not None and waiting.operations:
         return _from_trace(recording, waiting)
@@ -101,8 +101,8 @@ def _from_trace(recording: Recording, waiting: Waiting) -> Split:
     in_collectives_s = sum(one.wait_s for one in waiting.operations)
     in_regions_s = sum(one.wait_s for one in waiting.regions)
     if in_regions_s > in_collectives_s:
-        # Horovod begins an exchange when all ranks have asked for it: who is late delays
-        # the others before it, not in it.
+        # Horovod begins an exchange when all ranks have requested it, so a late rank delays the
+        # others before it, not in it.
         parts["before an exchange"][1] = (in_regions_s - in_collectives_s) / ranks
         peers = waiting.region_peers
     waited: dict[int, float] = defaultdict(float)
@@ -144,7 +144,7 @@ def _estimate(recording: Recording) -> Split | None:
 
 
 def _by_calls(found: Split, recording: Recording, costs: Sequence[CallCost]) -> Split:
-    """An estimate with the waits that the cause is found by, so that both say the same."""
+    """Make an estimate from the waits that the cause uses, so that both agree."""
     waits: dict[str, float] = defaultdict(float)
     for one in costs:
         if one.cell.size == recording.size:

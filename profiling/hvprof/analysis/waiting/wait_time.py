@@ -1,17 +1,17 @@
-"""Waiting against transfer: which rank arrived last at each collective, and which waited for it.
+"""Waiting and transfer, from the rank that arrived last at each collective.
 
-Nothing is sent for that. The k-th collective on a communicator is one and the same on all
-of its ranks; a trace has when each of them entered it, on one clock. Until the last one
-arrived, the others waited:
+This needs no messages. The k-th collective on a communicator is the same one on all of its ranks,
+and a trace has the time at which each of them entered it, on one clock. Until the last one arrived,
+the others waited:
 
     wait of a rank = min(time of its call, last arrival - its own arrival)
 
-In a broadcast or scatter only the root is waited for. Where hvd_ext measured a wait
-itself, that is taken, and the last to come is named.
+In a broadcast or scatter, ranks wait only for the root. If hvd_ext measured a wait itself, that is
+used, and the last rank is named.
 
 The same is computed for regions of kind "communication", which all ranks enter equally often:
-Horovod starts an exchange only when every rank has asked for it, so a late rank is not seen
-in the exchange but in how long the others are blocked before it.
+Horovod starts an exchange only when every rank has requested it, so a late rank shows not in the
+exchange, but in the time for which the others are blocked before it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OperationWait:
     Attributes:
         size: number of ranks of the communicator.
         low_bytes, high_bytes: the bin's smallest and largest message.
-        time_s: of the calls; wait_s of it was spent until the last rank had come.
+        time_s: time of the calls; for wait_s of it the last rank had not come.
     """
 
     operation: str
@@ -67,13 +67,13 @@ class OperationWait:
 
     @property
     def transfer_s(self) -> float:
-        """The rest: all ranks were there."""
+        """Return the rest, after all ranks have arrived."""
         return self.time_s - self.wait_s
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWait:
-    """How long `rank` waited for `waited_for`, the last to come in `calls` calls."""
+    """How long `rank` waited for `waited_for`, which was the last rank in `calls` calls."""
 
     rank: int
     waited_for: int
@@ -84,15 +84,15 @@ class PeerWait:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Waiting and transfer, of the calls that the trace covers.
+    """Waiting and transfer of the calls that the trace covers.
 
     Attributes:
         operations: the one with the longest time first.
         peers: the longest wait first.
-        calls: collective calls that were recorded, on all ranks together.
-        covered_calls: those of them that all their ranks have in their traces.
-        regions, region_peers: the same of regions of kind "communication", by their names.
-            Waits in collectives within them are in both: do not add them up.
+        calls: recorded collective calls, on all ranks together.
+        covered_calls: those that are in the traces of all their ranks.
+        regions, region_peers: the same for regions of kind "communication", by their names. Waits
+            in collectives within them are in both: do not add them up.
     """
 
     operations: tuple[OperationWait, ...]
@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def covered_percent(self) -> float:
-        """Share of the collective calls that the figures speak of."""
+        """Return the share of the collective calls that the figures cover."""
         # A damaged recording may count fewer calls than its trace has.
         return min(100.0, 100 * self.covered_calls / self.calls) if self.calls else 0.0
 
@@ -113,7 +113,7 @@ def waiting(recording: Recording) -> Waiting | None:
     """Separate waiting from transfer in the collectives of data traffic.
 
     Args:
-        recording: of one job.
+        recording: recording of one job.
 
     Returns:
         The waiting of each operation and rank, or None without a trace.
@@ -144,8 +144,8 @@ def waiting(recording: Recording) -> Waiting | None:
 def _told_apart(
     rows: _Columns, names: dict[str, int]
 ) -> tuple[tuple[OperationWait, ...], tuple[PeerWait, ...], int]:
-    """Waiting by operation and by which rank it was for, and how many calls that is of."""
-    # Within a collective the last to come is the last.
+    """Return waiting by operation and by late rank, and the number of calls."""
+    # Within a collective, the last rank comes last in the order.
     rows = rows[np.lexsort((rows["begin"], rows["sequence"], rows["group"]))]
     rows, first, last = _complete(rows)
     waits, waited_for = _waits(rows, first, last, names)
@@ -162,12 +162,12 @@ def _is_collective(cell: Cell) -> bool:
 
 
 def _numbers(trace: RankTrace, names: dict[str, int]) -> NDArray[np.int64]:
-    """For each name of a rank its number in `names`, which all ranks share."""
+    """Return for each name of a rank its number in `names`, which all ranks share."""
     return np.array([names.setdefault(name, len(names)) for name in trace.tables.names])
 
 
 def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
-    """The blocking collectives of a rank."""
+    """Return the blocking collectives of a rank."""
     events, tables = trace.events, trace.tables
     collective = np.array([name in COLLECTIVES for name in tables.names])
     sizes = np.array([one.size for one in tables.communicators])
@@ -191,7 +191,7 @@ def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
 
 
 def _region_columns(trace: RankTrace, names: dict[str, int], size: int) -> _Columns:
-    """The regions of a rank in which it communicates, as collectives of all `size` ranks."""
+    """Return a rank's regions of communication, as collectives of all `size` ranks."""
     events, keys = trace.events, decode_all(trace.events["key"])
     kind = np.array([name == "communication" for name in trace.tables.names])
     kept = (events["sequence"] > 0) & (keys["traffic"] == REGION) & kind[keys["algorithm"]]
@@ -217,7 +217,7 @@ def _common_columns(trace: RankTrace, kept: NDArray[np.bool_], names: dict[str, 
 def _complete(
     rows: _Columns,
 ) -> tuple[_Columns, NDArray[np.int64], NDArray[np.int64]]:
-    """The collectives of which every rank's call is there, and where each begins and ends.
+    """Return the collectives that have every rank's call, and where each begins and ends.
 
     Returns:
         rows; and for each row the index of the first and the last row of its collective.
@@ -241,7 +241,7 @@ def _complete(
 def _waits(
     rows: _Columns, first: NDArray[np.int64], last: NDArray[np.int64], names: dict[str, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """How long each call waited, in ns, and for which rank."""
+    """Return how long each call waited, in ns, and for which rank."""
     awaited = last.copy()
     from_root = np.isin(rows["operation"], [names[n] for n in FROM_ROOT if n in names])
     roots = np.flatnonzero(rows["is_root"] & from_root)

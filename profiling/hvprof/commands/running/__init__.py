@@ -1,1 +1,1 @@
-"""Subcommands about a job that runs, and what shows it to them."""
+"""Subcommands for running jobs, and their readings."""

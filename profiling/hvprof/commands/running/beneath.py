@@ -1,4 +1,4 @@
-"""Readings of a job beneath its own output, while hvprof record waits for its end."""
+"""Readings of a job below its own output, while hvprof record waits for its end."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from hvprof.reporters.watch import Watched, render
 
 _EVERY_S, _LONGER_THAN_S = 2.0, 5.0
 _AT_ONCE = 65536
-# What a process that outlives the command writes is not waited for.
+# The output of a process that outlives the command is not waited for.
 _LAST_WORDS_S = 1.0
 
 
 @contextlib.contextmanager
 def shown_beneath(directory: Path, *, asked: bool) -> Iterator[int | None]:
-    """Show readings of a recorded job beneath its output during the block.
+    """Show readings of a recorded job below its output during the block.
 
     Args:
-        directory: of the recording.
-        asked: whether to show them; where standard output is not a terminal, a line says what to
-            do instead.
+        directory: folder of the recording.
+        asked: whether to show them; if standard output is not a terminal, a line says what to do
+            instead.
 
     Yields:
-        The descriptor of a terminal for the command's output; None where it writes to ours.
+        The descriptor of a terminal for the command's output; None if it uses hvprof's.
     """
     if asked and not sys.stdout.isatty():
         print(
@@ -71,7 +71,7 @@ def shown_beneath(directory: Path, *, asked: bool) -> Iterator[int | None]:
 
 
 class _Panel:
-    """The lines that stay at the end of the screen; output scrolls above them."""
+    """The lines at the end of the screen, above which output scrolls."""
 
     def __init__(self, screen: Live) -> None:
         self._screen = screen
@@ -98,12 +98,12 @@ class _Panel:
 
 
 def _visible(line: str) -> Text:
-    """A line as a terminal shows it: what a carriage return goes back over is not seen."""
+    """Return a line as a terminal shows it, without text that a carriage return hides."""
     return Text.from_ansi(line.rstrip("\r").rpartition("\r")[2])
 
 
 def _copy(source: int, panel: _Panel) -> None:
-    """Show what is written to a terminal until none has it open, which is an error on Linux."""
+    """Show output of a terminal until no process has it open, which is an error on Linux."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     with contextlib.suppress(OSError):
         while read := os.read(source, _AT_ONCE):
@@ -113,5 +113,5 @@ def _copy(source: int, panel: _Panel) -> None:
 def _follow(directory: Path, panel: _Panel, ended: threading.Event) -> None:
     # The wait comes first: the command is forked meanwhile, and no lock is held.
     ended.wait(_EVERY_S)
-    with contextlib.suppress(HvdExtError):  # of a job that started nothing to read
+    with contextlib.suppress(HvdExtError):  # the job has started nothing that can be read
         follow(directory, _EVERY_S, _LONGER_THAN_S, panel.show, stopped=ended)

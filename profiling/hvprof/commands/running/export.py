@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Give each reading to those asked for; the last one says that the job has ended."""
+    """Pass each reading to the requested outputs; the last one says that the job has ended."""
     exit_on_sigterm()
     try:
         with _outputs(options) as outputs:
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _give(give: Callable[[Snapshot], None], reading: Snapshot, *, again: bool) -> None:
-    """Hand on a reading; one that is not the first may fail, and the next is tried."""
+    """Pass a reading on; if a later one fails, the next one is tried."""
     try:
         give(reading)
     except HvdExtError as error:
@@ -70,10 +70,10 @@ def _give(give: Callable[[Snapshot], None], reading: Snapshot, *, again: bool) -
 
 @contextlib.contextmanager
 def _outputs(options: argparse.Namespace) -> Iterator[list[Callable[[Snapshot], None]]]:
-    """Functions that take the readings.
+    """Return functions that take the readings.
 
     Raises:
-        UsageError: nothing is asked for, or a library is missing.
+        UsageError: no output is requested, or a library is missing.
     """
     name, longer_than_s = name_of(options.directory), options.longer_than
     outputs: list[Callable[[Snapshot], None]] = []

@@ -1,4 +1,4 @@
-"""Readings of a running job, one after the other, and the arguments of commands that take them."""
+"""Readings of a running job, one after the other, and the arguments of commands for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvprof.reporters.watch import Watched
 
 
 def add_following(parser: argparse.ArgumentParser, *, every_s: float, longer_than_s: float) -> None:
-    """Add the folder, how often it is read, and when a rank counts as blocked."""
+    """Add options for the folder, the time between readings, and blocked ranks."""
     add_running(parser, longer_than_s=longer_than_s)
     parser.add_argument(
         "--every",
@@ -34,12 +34,13 @@ def add_following(parser: argparse.ArgumentParser, *, every_s: float, longer_tha
 def readings(
     directory: Path, every_s: float, stopped: threading.Event | None = None
 ) -> Iterator[Snapshot]:
-    """Readings of a job, one each `every_s` seconds, from when its first rank has started MPI.
+    """Yield readings of a job every `every_s` seconds, once its first rank has started MPI.
 
     Args:
-        directory: of the recording.
+        directory: folder of the recording.
         every_s: seconds between readings.
-        stopped: set it, and there are no more; without it a line says that a job is waited for.
+        stopped: ends the readings when it is set; without it, a line says that hvprof waits for the
+            job.
 
     Raises:
         UsageError: as `read_snapshot`.
@@ -66,14 +67,14 @@ def follow(
     once: bool = False,
     stopped: threading.Event | None = None,
 ) -> str:
-    """Show what a job did between each two readings, until it has ended; returns how it did.
+    """Show a job between each two readings, until it has ended; returns how it ended.
 
     Args:
-        directory: of the recording, after which the job is named.
+        directory: folder of the recording, after which the job is named.
         every_s: seconds between readings.
-        longer_than_s: after so many seconds a rank counts as blocked in a call.
-        show: is called with each pair of readings.
-        once: the first pair is the last one.
+        longer_than_s: seconds after which a rank counts as blocked in a call.
+        show: called with each pair of readings.
+        once: whether to end after the first pair.
         stopped: as for `readings`.
 
     Raises:
@@ -104,7 +105,7 @@ def follow(
 
 
 class _Slowest:
-    """Since when the same rank has been the slowest."""
+    """Return since when the same rank has been the slowest."""
 
     def __init__(self) -> None:
         self._rank: int | None = None

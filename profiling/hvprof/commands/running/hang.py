@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the causes, and what each rank does; the exit code is 75 where ranks are blocked."""
+    """Print the causes, and what each rank does; returns 75 if ranks are blocked."""
     standings, causes = explained(options.directory, options.longer_than)
     if options.json:
         print_json(as_json(standings, causes))
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def explained(directory: Path, longer_than_s: float) -> tuple[Sequence[Standing], Sequence[Cause]]:
-    """Standings and causes, with the lines that the ranks to look at run, and unreceived messages.
+    """Return standings and causes, with the suspects' lines and unreceived messages.
 
     Raises:
         UsageError: as `read_standings`.
@@ -60,7 +60,7 @@ def explained(directory: Path, longer_than_s: float) -> tuple[Sequence[Standing]
 def lines(
     standings: Sequence[Standing], causes: Sequence[Cause], longer_than_s: float
 ) -> list[str]:
-    """The diagnosis as text: the causes, then what the ranks do."""
+    """Return the diagnosis as text: the causes, then what the ranks do."""
     if all(one.process in ENDED for one in standings):
         return [f"the job has ended: {words.ended(standings)}"]
     if not causes:
@@ -77,7 +77,7 @@ def lines(
 
 
 def as_json(standings: Sequence[Standing], causes: Sequence[Cause]) -> dict[str, Any]:
-    """The diagnosis for programs: the causes, and all ranks with their threads."""
+    """Return the diagnosis for programs: the causes, and all ranks with their threads."""
     return {
         "blocked": bool(causes),
         "causes": [asdict(cause) for cause in causes],

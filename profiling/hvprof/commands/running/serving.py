@@ -1,4 +1,4 @@
-"""The report of a running job as a page that a browser reads again and again."""
+"""The report of a running job as a page that refreshes itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hvprof.reporters.watch import Watched, render
 
 
 class LivePage:
-    """The page of a job, made once for each reading that someone asks for."""
+    """The page of a job, made once for each reading that a browser requests."""
 
     def __init__(self, directory: Path, every_s: float) -> None:
         self._directory, self.every_s = directory, every_s
@@ -53,8 +53,8 @@ def served(page: LivePage, address: str, port: int) -> Iterator[str]:
 
     Args:
         page: the page.
-        address: to listen on.
-        port: 0: any that is free.
+        address: address to listen on.
+        port: port to listen on; 0: any free one.
 
     Raises:
         UsageError: the port cannot be listened on.
@@ -79,7 +79,7 @@ def served(page: LivePage, address: str, port: int) -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """The terminal is for the job's end."""
+            """Print nothing, because the terminal is for the job's end."""
 
     try:
         server = ThreadingHTTPServer((address, port), Handler)

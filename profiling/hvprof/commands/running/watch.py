@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt), _output(as_data=options.json) as show:
         ended = _follow(options, show)
     if ended:
-        # For people: it belongs to no reading.
+        # For people, because it belongs to no reading.
         print(ended, file=sys.stderr if options.json else sys.stdout)
     return 0
 

@@ -22,16 +22,16 @@ _MOST_EVERY_S = 5.0
 def watched(directory: Path, on_hang_s: float, *, abort: bool = False) -> Iterator[threading.Event]:
     """Watch a recorded job during the block.
 
-    Where a rank has been blocked for `on_hang_s` seconds, the diagnosis is printed to standard
-    error and written to `hang.txt` in the folder, once. 0: the job is not watched.
+    Once a rank has been blocked for `on_hang_s` seconds, the diagnosis is printed to standard error
+    and written to `hang.txt` in the folder, once. 0: the job is not watched.
 
     Args:
-        directory: of the recording.
+        directory: folder of the recording.
         on_hang_s: as above.
-        abort: this process then gets a SIGTERM, which it hands on to the job.
+        abort: whether this process then gets a SIGTERM, which it passes on to the job.
 
     Yields:
-        An event that is set where the job is ended for this reason.
+        An event that is set if the job is ended for this reason.
     """
     ended, aborted = threading.Event(), threading.Event()
 
@@ -63,7 +63,7 @@ def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> bool:
 
 def _reports(folder: Path, on_hang_s: float) -> bool:
     """Report a job if it hangs; returns whether it does."""
-    with contextlib.suppress(HvdExtError):  # one of whose ranks has started nothing to read
+    with contextlib.suppress(HvdExtError):  # no rank has started anything that can be read
         standings, causes = explained(folder, on_hang_s)
         if any(cause.waiting for cause in causes):
             text = "\n".join(lines(standings, causes, on_hang_s))

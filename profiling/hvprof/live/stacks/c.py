@@ -1,4 +1,4 @@
-"""Where a process of this machine stands: its C line by gdb, its system call by the kernel."""
+"""The C line of a process of this machine, by gdb, and its system call, by the kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_FILES = ("read", "write", "pread", "pwrite", "f", "accept", "connect", "send
 
 
 def sleeps_in(pid: int) -> str:
-    """The system call that a process sleeps in, with its file, and the kernel's function."""
+    """Return the system call in which a process sleeps, its file, and the kernel's function."""
     channel = ""
     with contextlib.suppress(OSError):
         channel = Path(f"/proc/{pid}/wchan").read_text().strip()
@@ -60,7 +60,7 @@ def _system_call(pid: int) -> str:
 
 
 def c_line_of(pid: int) -> str:
-    """The innermost line outside of libraries that a process runs; "" without gdb."""
+    """Return the innermost line outside of libraries that a process runs; "" without gdb."""
     program = shutil.which("gdb")
     if not program:
         return ""
@@ -75,7 +75,7 @@ def c_line_of(pid: int) -> str:
 
 
 def frame_in(text: str) -> str:
-    """The innermost frame outside of libraries that gdb's `bt` prints: "halo.c:212 in swap"."""
+    """Return the innermost frame outside of libraries in gdb's `bt`: "halo.c:212 in swap"."""
     for line in text.splitlines():
         found = _FRAME.match(line)
         if not found or found[1] == "??" or found[1].startswith("__"):

@@ -1,4 +1,4 @@
-"""The line that a process of this machine runs: py-spy reads that of Python, gdb others'."""
+"""The line that a process of this machine runs, by py-spy for Python, otherwise by gdb."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
 
 
 def with_lines(standings: Sequence[Standing], ranks: Collection[int]) -> tuple[Standing, ...]:
-    """The standings, with the line that each of the ranks runs, where it can be read.
+    """Return the standings, with the line of each of these ranks, if it can be read.
 
     Args:
-        standings: of all ranks.
-        ranks: those that matter; the first 8 of them are asked.
+        standings: standings of all ranks.
+        ranks: the ranks of interest; the first 8 of them are read.
     """
     program = _program()
     asked = {
@@ -50,7 +50,7 @@ def _program() -> str:
 
 
 def _place_of(program: str, one: Standing) -> str:
-    """The line, and what a process that sleeps outside of MPI sleeps in."""
+    """Return the line, and the system call of a process that sleeps outside of MPI."""
     sleeps = one.process is Process.SLEEPS and not any(thread.call for thread in one.threads)
     # gdb stops the process, which then sleeps somewhere else.
     how = sleeps_in(one.pid) if sleeps else ""
@@ -70,7 +70,7 @@ def waits_for_worker(threads: Sequence[dict[str, Any]]) -> bool:
 
 
 def _worker_of(program: str, pid: int) -> str:
-    """The first worker process that runs a line of the program, in words."""
+    """Describe the first worker process that runs a line of the program."""
     for child in descendants(pid)[:_MOST_WORKERS]:
         threads = _threads_of(program, child)
         if threads and _own(threads):
@@ -79,7 +79,7 @@ def _worker_of(program: str, pid: int) -> str:
 
 
 def _threads_of(program: str, pid: int) -> list[dict[str, Any]]:
-    """The stacks that py-spy prints; none if the process cannot be read or is not Python."""
+    """Return the stacks that py-spy prints; none if the process cannot be read or is not Python."""
     if not program:
         return []
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -93,10 +93,10 @@ def _threads_of(program: str, pid: int) -> list[dict[str, Any]]:
 
 
 def line_in(threads: Sequence[dict[str, Any]]) -> str:
-    """The innermost line of the main thread outside of libraries: "train.py:118 in augment".
+    """Return the main thread's innermost line outside of libraries: "train.py:118 in augment".
 
     Args:
-        threads: as `py-spy dump --json` prints them.
+        threads: output of `py-spy dump --json`.
     """
     frame = (_own(threads) or _main(threads)["frames"])[0]
     return printable(f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}")
@@ -107,6 +107,6 @@ def _main(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _own(threads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The frames of the main thread outside of libraries, the innermost first."""
+    """Return the frames of the main thread outside of libraries, the innermost first."""
     frames: list[dict[str, Any]] = _main(threads)["frames"]
     return [one for one in frames if not any(part in one["filename"] for part in _LIBRARIES)]

@@ -18,8 +18,8 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
     """All of a recording in JSON's types.
 
     Args:
-        analysis: of the recording.
-        full: with each cell's histogram and blocks, each rank's last steps, and the
+        analysis: analysis of the recording.
+        full: includes each cell's histogram and blocks, each rank's last steps, and the
             regions' histograms; the rows have quantiles and blocks either way.
     """
     recording, shown, found = analysis.recording, analysis.exposed, analysis.limits

@@ -20,7 +20,7 @@ class Collector:
         """Describe the metrics; nothing is sent yet.
 
         Args:
-            url: of the collector's metrics, such as http://localhost:4318/v1/metrics.
+            url: URL of the collector's metrics, such as http://localhost:4318/v1/metrics.
             recording: the name of the recording's folder, an attribute of every point.
             longer_than_s: after this time a call counts as blocked.
 

@@ -24,7 +24,7 @@ def as_prometheus(reading: Snapshot, recording: str, longer_than_s: float) -> st
     """A reading as text, as the node exporter's textfile collector takes it.
 
     Args:
-        reading: of a job.
+        reading: reading of a job.
         recording: the name of its folder, a label of every series. A label "job" would be that of
             the exporter.
         longer_than_s: after this time a call counts as blocked.

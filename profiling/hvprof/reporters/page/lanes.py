@@ -23,9 +23,10 @@ def lanes(
     """Draw groups of lanes, all on one scale of time.
 
     Args:
-        label: of the chart.
+        label: label of the chart.
         groups: heading, seconds shown, and by part its intervals in s from the beginning.
-        colors: of the parts, in the order of the lanes; those without intervals are left out.
+        colors: colors of the parts, in the order of the lanes; parts without intervals are left
+            out.
     """
     shown = [part for part in colors if any(busy.get(part) for _, _, busy in groups)]
     across = Linear(0, max((time_s for _, time_s, _ in groups), default=1), _NAMES, WIDTH - 22)

@@ -16,8 +16,8 @@ def render_page(template: str, data: dict[str, Any], **values: Any) -> str:
 
     Args:
         template: its file's name.
-        data: what the page carries for programs.
-        values: of the template's variables.
+        data: the data that the page carries for programs.
+        values: values of the template's variables.
     """
     from markupsafe import Markup
 

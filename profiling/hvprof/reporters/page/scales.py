@@ -1,4 +1,4 @@
-"""Scales of charts: where a value lies, and which values are named along the axis."""
+"""Scales of charts: the positions of values, and the ticks of the axis."""
 
 from __future__ import annotations
 

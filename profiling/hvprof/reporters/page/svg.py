@@ -106,7 +106,7 @@ class Canvas:
 
 
 def _legend_places(names: Sequence[tuple[str, int]]) -> list[tuple[float, float]]:
-    """Where each name begins; what finds no room goes into the next line."""
+    """Return where each name begins; names that find no room go into the next line."""
     places, x, y = [], 0.0, 0.0
     for name, _ in names:
         width = 16 + len(name) * _CHARACTER
@@ -255,7 +255,8 @@ def heat(
         canvas.text(WIDTH, y - 4, unit if fits else spread, "muted", "end")
         most = max(values[index], default=0) or 1
         for column, value in enumerate(values[index]):
-            # Only what is far above the rest stands out: shades go by the square.
+            # The shade is the square of the value, so that only values far above the rest stand
+            # out.
             share = (value / most) ** 2 if value > 0 else 0
             tip = f"{row}, rank {names[column]}: {numbers[column]} {unit}"
             x = pitch * column

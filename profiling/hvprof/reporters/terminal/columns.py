@@ -20,7 +20,7 @@ class Column:
         name: its heading.
         drop: order in which columns are left out on a narrow terminal, the highest first; 0 stays.
         left: aligned to the left, as names are.
-        style: of its cells.
+        style: style of its cells.
     """
 
     name: str
@@ -46,10 +46,10 @@ def print_columns(
     still too wide without the columns that may be dropped is printed in its own width.
 
     Args:
-        console: where to.
-        columns: in their order.
+        console: where the table is printed.
+        columns: the columns in their order.
         rows: a cell for each column.
-        title: of the table.
+        title: title of the table.
         lines_after: indices of rows after which a line is drawn.
     """
     kept = [*range(len(columns))]

@@ -20,7 +20,7 @@ _DROPPED = {
 
 
 def render(limits: Limits, console: Console) -> None:
-    """Print the verdict, what it rests on, the four limits, and the table by number of ranks."""
+    """Print the verdict, its basis, the four limits, and the table by number of ranks."""
     console.print(verdict(limits), style="bold", markup=False, highlight=False)
     for line in facts(limits):
         console.print(line, markup=False, highlight=False)

@@ -147,7 +147,7 @@ def _advice(advices: Sequence[Advice], console: Console) -> None:
             text = Padding(Text(printable(line)), (0, 0, 0, 3))
             console.print(text, highlight=False)
         for line in advice.command.splitlines():
-            # One line each, to be copied.
+            # One line for each command, so that it can be copied.
             console.print(printable(f"   $ {line}"), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from hvprof.reporters.timeline import ALONE, NOTE, overlaps_text, shown_ranks, t
 
 
 def print_timeline(found: StepTimelines, console: Console) -> None:
-    """Print each part of a step by rank, and what ran at once."""
+    """Print each part of a step by rank, and the overlaps."""
     shared = [part for part in PARTS if part not in ALONE]
     columns = [Column("rank", left=True), Column("step ms"), *map(Column, ALONE)]
     for drop, part in enumerate(shared, start=1):

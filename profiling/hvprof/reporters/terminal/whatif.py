@@ -14,7 +14,7 @@ _SAME = 1.01
 
 
 def render(found: Replayed, asked: WhatIf, console: Console) -> None:
-    """Print the answer, and what it rests on."""
+    """Print the answer, and its basis."""
     for line in lines(found, asked):
         console.print(line, markup=False, highlight=False)
 

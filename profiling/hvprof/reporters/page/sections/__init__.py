@@ -1,1 +1,1 @@
-"""The sections of a report's page, a module each: section(page) gives its figures and tables."""
+"""The sections of a report's page, each a module: section(page) returns figures and tables."""

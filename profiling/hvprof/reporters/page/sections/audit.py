@@ -1,4 +1,4 @@
-"""Where ranks part, of a recording with fingerprints."""
+"""The first difference between ranks, for recordings with fingerprints."""
 
 from __future__ import annotations
 

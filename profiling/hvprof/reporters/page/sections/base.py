@@ -17,7 +17,7 @@ _MOST_COLUMNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart, and what it shows."""
+    """A chart, and its explanation."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ def ranks_title(count: int, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, and what its columns hold."""
+    """A table, and the explanation of its columns."""
 
     title: str
     names: Sequence[str]
@@ -79,11 +79,11 @@ class Page:
     """Input of a page.
 
     Attributes:
-        analysis: of the recording.
-        layers: of its model, where they were measured.
+        analysis: analysis of the recording.
+        layers: layers of its model, if they were measured.
         peak_gb_s: what the link or the memory can do, in 10^9 bytes/s; where it is None,
             shares are of the best bandwidth in the recording.
-        audit: of its ranks, as `compared` gives it; why there is none; or None without one.
+        audit: audit of its ranks, see `compared`; the reason why there is none; or None.
     """
 
     analysis: Analysis
