@@ -1,1 +1,1 @@
-"""CosmoFlow: the parameters of a universe from the matter that fills a cube of it."""
+"""CosmoFlow: estimates the parameters of a universe from the matter in a cube of it."""

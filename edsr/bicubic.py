@@ -17,7 +17,7 @@ _SUPPORT = 4
 
 
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
-    """(H, W, C) -> (height, width, C), of 8 bits; what shrinks most goes first."""
+    """(H, W, C) -> (height, width, C), of 8 bits; the dim that shrinks most comes first."""
     lengths = (height, width)
     for axis in sorted((0, 1), key=lambda axis: lengths[axis] / pixels.shape[axis]):
         pixels = _resize_axis(pixels, axis, lengths[axis])
@@ -43,7 +43,7 @@ def taps(count: int, length: int) -> tuple[NDArray[np.int64], NDArray[np.float64
     scale = length / count
     narrowing = min(scale, 1.0)
     width = _SUPPORT / narrowing
-    # Where the middle of a pixel of the result lies, the first pixel's middle being 0.
+    # The center of each pixel of the result, relative to the center of the first pixel.
     middles = (np.arange(length) + 0.5) / scale - 0.5
     first = np.floor(middles - width / 2).astype(np.int64) + 1
     places = first[:, None] + np.arange(math.ceil(width) + 1)

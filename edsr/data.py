@@ -86,7 +86,7 @@ def load_pairs(pairs: Pairs, hvd: ModuleType, program: str) -> tuple[list[Pair],
             loaded(number)
             try:
                 low, high = pairs[number]
-            except UsageError as error:  # all of them are to be named
+            except UsageError as error:  # all of them are named
                 unusable[number] = str(error)
                 return (np.zeros(0), np.zeros(0), np.zeros(0))
             content = zlib.crc32(low.tobytes(), zlib.crc32(high.tobytes()))

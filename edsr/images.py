@@ -46,11 +46,11 @@ def find_images(path: Path, program: str = "") -> list[Path]:
 
 
 def open_image(path: Path, data: bytes | None = None) -> Image.Image:
-    """A decoded image, upright, in mode RGB, or RGBA where it has transparency.
+    """Decode an image, upright, in mode RGB, or RGBA if it has transparency.
 
     Args:
-        path: the file, or what errors call it.
-        data: what the file holds, if it is read already.
+        path: the file, or its name in errors.
+        data: content of the file, if it is read already.
 
     Raises:
         UsageError: it is not an image, is cut off, is far too large, or has more than 8 bits
@@ -61,11 +61,11 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
 
 
 def load_rgb(path: Path, data: bytes | None = None) -> Pixels:
-    """An image as (H, W, 3), its transparency left out.
+    """Read an image as (H, W, 3), without its transparency.
 
     Args:
-        path: the file, or what errors call it.
-        data: what the file holds, if it is read already.
+        path: the file, or its name in errors.
+        data: content of the file, if it is read already.
 
     Raises:
         UsageError: as `open_image`.
@@ -74,11 +74,11 @@ def load_rgb(path: Path, data: bytes | None = None) -> Pixels:
 
 
 def save_image(image: Image.Image, path: Path, profile: bytes | None = None) -> None:
-    """Write an image in the format that the name's ending says.
+    """Write an image in the format of the name's suffix.
 
     Args:
         image: the image.
-        path: gets the file.
+        path: the output file.
         profile: ICC profile of the colors.
 
     Raises:

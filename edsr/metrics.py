@@ -1,4 +1,4 @@
-"""How near a picture is to the true one: PSNR and SSIM, on RGB or on luma."""
+"""The similarity of a picture to the true one: PSNR and SSIM, on RGB or on luma."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def psnr_db(result: Pixels, truth: Pixels, shave: int, *, luma: bool = False) ->
 
     Args:
         result: the image to evaluate.
-        truth: what it should be.
+        truth: the true image.
         shave: pixels left out along each edge.
-        luma: compare luma alone, as is usual for Set5, Set14, B100 and Urban100.
+        luma: compare only luma, as is usual for Set5, Set14, B100 and Urban100.
     """
     difference = (_shaved(result, shave, luma) - _shaved(truth, shave, luma)) / 255
     error = float(np.mean(difference**2))

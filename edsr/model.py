@@ -97,7 +97,7 @@ class EDSR(nn.Module):
 
     @property
     def reach(self) -> int:
-        """How far, in input pixels, an output pixel looks.
+        """Return how far, in input pixels, an output pixel depends on the input.
 
         One for each 3x3 convolution at the input's resolution (head, two per block,
         end of the body, first of the upsampler), and at most one for all that follow.

@@ -122,10 +122,10 @@ class Pairs:
         return low[:height, :width], high[: height * self.scale, : width * self.scale]
 
     def check(self, number: int) -> None:
-        """Look at a pair's headers.
+        """Check a pair's headers.
 
         Raises:
-            UsageError: as `pairs[number]`, as far as headers say it.
+            UsageError: as `pairs[number]`, if the headers show it.
         """
         high = self.images.size(number)
         if self.low is None:

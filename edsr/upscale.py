@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def share(model: EDSR, grid: spatial.ProcessGrid) -> None:
-    """Have the ranks of a grid compute each image together; all of them get the whole of it."""
+    """Let the ranks of a grid compute each image together; all of them get the whole image."""
     spatial.convert(model, grid)
     model.register_forward_hook(lambda module, inputs, output: spatial.gather(output))
 

@@ -72,7 +72,7 @@ def load_weights(model: EDSR, weights: Mapping[str, Tensor], path: Path) -> None
 
 
 def load_model(path: Path) -> EDSR:
-    """The model whose weights a file holds, ready to evaluate.
+    """Return the model of the weights in a file, ready to evaluate.
 
     Raises:
         UsageError: as `read_weights`.
@@ -84,7 +84,7 @@ def load_model(path: Path) -> EDSR:
 
 
 def start_from(model: EDSR, path: Path) -> None:
-    """Begin with the weights in a file; of another scale, with all that fit.
+    """Begin with the weights in a file; for another scale, with all that fit.
 
     Raises:
         UsageError: as `read_weights`, or another number of blocks or features.
@@ -132,7 +132,7 @@ def _read_off(weights: Mapping[str, Tensor], path: Path) -> Architecture:
             f"{path} is of an EDSR for images ({channels}, H, W), not ({_CHANNELS}, H, W): take "
             "one for RGB"
         )
-    # No shape tells it: the published networks of this width have it.
+    # Shapes do not show it, but the published networks of this width have it.
     full = PRESETS["full"]
     res_scale = full["res_scale"] if features >= full["features"] else 1.0
     return Architecture(scale, blocks, features, res_scale)

@@ -140,7 +140,7 @@ class ClassPack(Images):
         return len(self._file)
 
     def check(self, index: int) -> None:
-        """Nothing is to be seen: images were decoded when they were packed."""
+        """Check nothing, because images were decoded when they were packed."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -148,7 +148,7 @@ class ClassPack(Images):
         return self._file.lengths
 
     def record(self, index: int) -> NDArray[np.uint8]:
-        """An image as it lies in the file."""
+        """Return an image as it is in the file."""
         return self._file.record(index)
 
     def __getitem__(self, index: int) -> Opened:

@@ -51,7 +51,7 @@ class ImageNetTrainer(EpochTrainer):
                 f"{args.train_dir} holds {len(self.images)} images, fewer than one step "
                 f"takes ({self.run.global_batch}): lower --batch-size"
             )
-        # What `validation.sums` gave in this epoch so far, and in this step's passes.
+        # The results of `validation.sums` in this epoch so far, and in this step's passes.
         self.sums = torch.zeros(4, dtype=torch.float64)
         self._found: list[Tensor] = []
         torch.manual_seed(args.seed)
@@ -133,9 +133,9 @@ class ImageNetTrainer(EpochTrainer):
         return {"sums": self.sums.cpu(), "classes": list(self.images.classes)}
 
     def gather(self) -> None:
-        """Bring to rank 0 what ranks keep apart, so that one checkpoint holds all of it.
+        """Collect the ranks' separate state on rank 0, so that one checkpoint has all of it.
 
-        Each rank's batch norm has seen other images; all get the mean of their statistics.
+        Each rank's batch norm has seen different images; all ranks get the mean of the statistics.
         """
         if self.slots:
             return  # every rank has them all

@@ -12,15 +12,15 @@ from torch import nn
 from resnet.schedule import LearningRate
 from training.ranks import exchange_options, passes
 
-# Of which --base-lr is the rate: 0.0125 are 0.1 for 256, as Goyal et al. have it.
+# The batch of --base-lr: 0.0125 for it are 0.1 for 256, as in Goyal et al.
 _REFERENCE_BATCH = 32
 
 
 def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
-    """By how much the learning rate grows with the world.
+    """Return the factor of the learning rate for the world's size.
 
-    Averaged gradients of a larger batch bear a larger rate (Goyal et al., 2017). Adasum
-    adapts itself, except to the ranks of a node whose gradients NCCL averages first.
+    Averaged gradients of a larger batch allow a larger rate (Goyal et al., 2017). Adasum adapts
+    itself, except to the ranks of a node whose gradients NCCL averages first.
     """
     if not args.use_adasum:
         return int(hvd.size())

@@ -1,4 +1,4 @@
-"""Images of which some cannot be read: found before the first step, or left out and counted."""
+"""Unreadable images: found before the first step, or skipped and counted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from training.samples.checking import describe, everyones, find_unusable, refuse
 def check_images(
     sets: Sequence[Images], args: argparse.Namespace, hvd: ModuleType, program: str
 ) -> None:
-    """Look at all images before the first step. A collective.
+    """Check all images before the first step. A collective.
 
     Args:
-        sets: of images, the same on all ranks.
+        sets: sets of images, the same on all ranks.
         args: --check-images, --skip-unreadable and --workers.
         hvd: the exchange.
         program: the name that errors begin with.
 
     Raises:
-        SystemExit: images cannot be read, and are not to be skipped; rank 0 has named them.
+        SystemExit: images cannot be read, and must not be skipped; rank 0 has named them.
     """
     all_images = [(images, index) for images in sets for index in range(len(images))]
 
@@ -43,12 +43,12 @@ def check_images(
 
 
 class ReadableImages:
-    """Images in which the next image stands for one that cannot be read.
+    """Images in which the next image replaces one that cannot be read.
 
-    So each step has as many images as the others, and the same ones on any number of ranks.
+    So all steps have the same number of images, and the same ones on any number of ranks.
 
     Attributes:
-        unreadable: of each image that could not be read, the error.
+        unreadable: the error of each image that could not be read.
     """
 
     def __init__(self, images: Images) -> None:
@@ -84,14 +84,14 @@ class ReadableImages:
 
 
 class ReadableRecords(ReadableImages):
-    """Those of a packed file, which a store can keep."""
+    """The images of a packed file, which a store can keep."""
 
     def __init__(self, images: ClassPack) -> None:
         super().__init__(images)
         self.lengths, self._pack = images.lengths, images
 
     def record(self, index: int) -> NDArray[np.uint8]:
-        """An image as it lies in the file."""
+        """Return an image as it is in the file."""
         return self._pack.record(index)
 
     def decode(self, index: int, record: NDArray[np.uint8]) -> Opened:
@@ -100,5 +100,5 @@ class ReadableRecords(ReadableImages):
 
 
 def readable(images: Images) -> ReadableImages:
-    """Images in which the next stands for one that cannot be read."""
+    """Make images in which the next one replaces one that cannot be read."""
     return ReadableRecords(images) if isinstance(images, ClassPack) else ReadableImages(images)

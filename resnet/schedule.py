@@ -20,7 +20,7 @@ def cosine(epoch: float, epochs: int, warmup: float) -> float:
     return (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup))) / 2
 
 
-# By which factor the full rate is multiplied after the warm-up.
+# The factor of the full rate after the warm-up.
 SCHEDULES: dict[str, Callable[[float, int, float], float]] = {"steps": steps, "cosine": cosine}
 
 
@@ -31,9 +31,9 @@ class LearningRate:
     Attributes:
         first: rate at the beginning of the warm-up.
         full: rate at its end.
-        epochs: of the run.
+        epochs: epochs of the run.
         warmup: epochs in which the rate grows by the same amount at each step.
-        schedule: one of SCHEDULES, for what follows.
+        schedule: one of SCHEDULES, for the epochs after that.
     """
 
     first: float
@@ -43,7 +43,7 @@ class LearningRate:
     schedule: str
 
     def at(self, epoch: float) -> float:
-        """The rate after so many epochs, fractions included."""
+        """Return the rate after a number of epochs, which may be a fraction."""
         if epoch < self.warmup:
             return self.first + (self.full - self.first) * epoch / self.warmup
         return self.full * SCHEDULES[self.schedule](epoch, self.epochs, self.warmup)

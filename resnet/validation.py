@@ -1,4 +1,4 @@
-"""How a ResNet does on images that it has not learnt from: loss, top-1, top-5."""
+"""The quality of a ResNet on images that it has not learned from: loss, top-1, top-5."""
 
 from __future__ import annotations
 

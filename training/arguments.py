@@ -56,7 +56,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def may_change(parser: argparse._ActionsContainer, *flags: str) -> None:
-    """Let a resumed run have other values of flags that do not say what is learnt.
+    """Let a resumed run have other values of flags that do not shape training.
 
     Args:
         parser: a Parser, or a group of one.
@@ -67,7 +67,7 @@ def may_change(parser: argparse._ActionsContainer, *flags: str) -> None:
 
 
 def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that every trainer has: who exchanges, and on what it computes."""
+    """Add the flags that every trainer has: the exchange and the device."""
     parser.add_argument(
         "--exchange",
         choices=EXCHANGES,
@@ -107,7 +107,7 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say on what a rank computes."""
+    """Add the flags for a rank's device."""
     parser.add_argument(
         "--threads",
         type=at_least(0, most=4096),
@@ -125,7 +125,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 def add_log_arguments(
     parser: argparse.ArgumentParser, checkpoint_every: int, validate_every: str
 ) -> None:
-    """Add the flags that say when `training.by_steps` logs, validates and saves.
+    """Add the flags that set when `training.by_steps` logs, validates and saves.
 
     Args:
         parser: the command line.

@@ -25,7 +25,7 @@ class EpochTrainer(Trainer):
 
     @abstractmethod
     def gather(self) -> None:
-        """Bring to rank 0 what ranks keep apart, before a checkpoint. A collective."""
+        """Collect the ranks' separate state on rank 0 before a checkpoint. A collective."""
 
     @abstractmethod
     def figures_of_epoch(self) -> tuple[float, ...]:
@@ -71,7 +71,7 @@ class EpochLoop(Loop[EpochTrainer]):
             self._finish_epoch(per_second)
 
     def _take_steps_of_epoch(self) -> float:
-        """Take what is left of this epoch's steps; returns samples per second, of all ranks."""
+        """Take the rest of this epoch's steps; returns samples per second of all ranks."""
         trainer, run = self.trainer, self.run
         began_s, first = time.perf_counter(), run.position.step
         end = run.position.epoch + 1

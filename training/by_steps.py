@@ -1,4 +1,4 @@
-"""Training to --steps, with a log, validation and checkpoints after so many steps each."""
+"""Training to --steps, with a log, validation and checkpoints at intervals of steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StepLoop(Loop[Trainer]):
             )
 
     def _after_step(self, local_loss: Tensor) -> str:
-        """Log and validate if it is due; returns what the progress shows. A collective."""
+        """Log and validate if it is due; returns the text of the progress. A collective."""
         run, args = self.run, self.run.args
         last = run.position.step == args.steps
         shown = []
@@ -86,7 +86,7 @@ class StepLoop(Loop[Trainer]):
         return self.trainer.describe(self.figures)
 
     def _save_and_keep(self) -> None:
-        """Write the checkpoint of this step, and remove what is no longer to be kept."""
+        """Write the checkpoint of this step, and remove old ones."""
         run = self.run
         self.save(run.checkpoint_path)
         with ranks.collective_errors(run.hvd, run.program):

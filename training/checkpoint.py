@@ -58,7 +58,7 @@ def _given(value: Any) -> str:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint: tensors and plain values, and `kind`, whose model it is of.
+    """Write a checkpoint: tensors and plain values, and `kind`, the kind of its model.
 
     Raises:
         HvdExtError: it cannot be written; an older checkpoint at `path` is kept.
@@ -76,7 +76,7 @@ class _Stream(io.FileIO):
     """A file that keeps the error of a write.
 
     Attributes:
-        error: of the first write that failed.
+        error: error of the first write that failed.
     """
 
     error: OSError | None = None
@@ -96,8 +96,8 @@ class _Stream(io.FileIO):
 def _of_one_text(value: Any) -> Any:
     """The same value, with one object for equal texts.
 
-    pickle refers back to an object that it has written, but writes an equal one again. A run that
-    was resumed has read some of its texts, so that equal checkpoints would differ in bytes.
+    pickle refers back to an object that it has written, but writes an equal one again. A resumed
+    run has read some of its texts, so equal checkpoints would differ in their bytes.
     """
     if type(value) is str:
         return sys.intern(value)
@@ -109,7 +109,7 @@ def _of_one_text(value: Any) -> Any:
 
 
 def keep_last(path: Path, step: int, keep: int) -> None:
-    """Keep the checkpoint at `path` as NAME-STEP too, and of such ones the last `keep` alone.
+    """Also keep the checkpoint at `path` as NAME-STEP, and only the last `keep` of these.
 
     Raises:
         HvdExtError: it cannot be kept.
@@ -146,14 +146,14 @@ def read_file(path: Path, kind: str) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
     try:
-        # torch reads what it finds, and does not check the checksums.
+        # torch reads the content without verifying the checksums.
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 damaged = archive.testzip()
             if damaged:
                 raise ValueError(damaged)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    # What is not a pickle can fail in any way.
+    # Reading a file that is not a pickle can raise any error.
     except Exception as error:
         raise UsageError(
             f"{path} is not a checkpoint, or is damaged or cut off: pass a file written by "

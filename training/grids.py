@@ -10,10 +10,10 @@ from hvd_ext.errors import UsageError
 
 
 def sample_groups(args: argparse.Namespace, hvd: ModuleType, channels: int = 1) -> int:
-    """How many groups of ranks there are, of as many as --grid says.
+    """Return the number of groups of ranks of --grid.
 
     Args:
-        args: its `grid` and `exchange` are looked at.
+        args: its `grid` and `exchange` are read.
         hvd: the exchange.
         channels: ranks that have the same block of a sample.
 

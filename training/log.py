@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CsvLog:
-    """A CSV file that grows by a row at a time; its first column counts the steps."""
+    """A CSV file that grows row by row; its first column counts the steps."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class CsvLog:
 
 
 def tensorboard(folder: Path | None, resumed_at: int) -> SummaryWriter | None:
-    """Write what --tensorboard asks for.
+    """Write the events of --tensorboard.
 
     Args:
-        folder: gets the events; None: nothing is asked for.
-        resumed_at: TensorBoard forgets what a broken run has written of later steps.
+        folder: folder for the events; None: none are requested.
+        resumed_at: step from which TensorBoard drops events of a broken run.
 
     Raises:
         UsageError: TensorBoard is not installed, or the folder cannot be made.

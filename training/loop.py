@@ -52,7 +52,7 @@ def descend(
 
 
 def _clipped(optimizer: Any, most: float) -> AbstractContextManager[None]:
-    """Clip what the ranks have reduced; the step is to be taken in the context."""
+    """Clip the reduced gradients; the step must be taken within the context."""
     if hasattr(optimizer, "clip_grad_norm_"):  # hvd_ext's, which may be sharded
         optimizer.clip_grad_norm_(most)
         return nullcontext()
@@ -121,7 +121,7 @@ class Trainer(ABC):
         """Prepare model and random numbers."""
 
     def after_step(self) -> None:  # noqa: B027
-        """Follow the weights of the step, or collect what `loss` noted. A collective."""
+        """Update the average of weights, or collect the notes of `loss`. A collective."""
 
     def step(self) -> Tensor:
         """Take one step; returns this rank's loss, a scalar. A collective."""

@@ -1,4 +1,4 @@
-"""How good predictions are: sums over samples, which ranks add up, and the figures they give."""
+"""The quality of predictions: sums over samples, which ranks add, and figures from these."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def _ratio(part: float, whole: float) -> float:
 
 # MLPerf HPC's figure of CosmoFlow: over all parameters, each scaled to -1..1.
 ABSOLUTE_ERROR = Measure(("mae",), 2, _error_sums, lambda sums: [_ratio(*sums)])
-# Of marked cells; a cell is found where its prediction is above 1/2.
+# Figures of marked cells; a cell is found if its prediction is above 1/2.
 CELLS = Measure(("accuracy", "precision", "recall", "iou"), 4, _cell_sums, _cell_figures)

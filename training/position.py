@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass
 class Position:
-    """Where a run is.
+    """The position of a run.
 
     Attributes:
-        epoch: whole epochs, of a run that counts them; steps are then of this epoch.
+        epoch: whole epochs, if the run counts them; steps are then those of this epoch.
         step: steps taken.
-        samples: used so far by all ranks, which is the position in the order of samples.
+        samples: samples used so far by all ranks, which is the position in the order of samples.
     """
 
     epoch: int = 0

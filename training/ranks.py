@@ -1,8 +1,8 @@
-"""Start the ranks, and what one rank cannot do, no rank does.
+"""The start of the ranks, and errors that end all of them.
 
-An error that one rank meets alone (a file missing on its node) would leave the
-others waiting in the next exchange. So checks run inside `collective_errors`: every rank
-hears of every failure, rank 0 prints one line, and all leave with the same code.
+An error on only one rank (a file missing on its node) would leave the others waiting in the next
+exchange. So checks run inside `collective_errors`: every rank learns of every failure, rank 0
+prints one line, and all end with the same code.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes:
 
 
 def passes(args: argparse.Namespace, hvd: ModuleType) -> int:
-    """Backward passes of each rank in a step: its batches, or its slots with --reproducible.
+    """Return each rank's backward passes in a step: batches, or slots with --reproducible.
 
     Raises:
         UsageError: the ranks cannot share so many slots, or another flag excludes it.
@@ -109,9 +109,9 @@ def passes(args: argparse.Namespace, hvd: ModuleType) -> int:
 
 
 def slots(args: argparse.Namespace, hvd: ModuleType, model: torch.nn.Module) -> Any:
-    """The hvd_ext.torch.Slots of a model with --reproducible, or None.
+    """Return the hvd_ext.torch.Slots of a model with --reproducible, or None.
 
-    Threads are one unless --threads says otherwise: their number changes sums.
+    There is one thread unless --threads sets more, because their number changes sums.
     """
     if args.reproducible is None:
         return None
@@ -119,9 +119,9 @@ def slots(args: argparse.Namespace, hvd: ModuleType, model: torch.nn.Module) -> 
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:
-    """How images lie in memory, and so what convolutions make of them.
+    """Return the memory format of images, which convolutions keep.
 
-    Weights stay as they are: Horovod broadcasts none but contiguous ones.
+    Weights stay unchanged, because Horovod broadcasts only contiguous ones.
     """
     return torch.channels_last if args.channels_last else torch.preserve_format
 
@@ -147,7 +147,7 @@ def start(
         args = parser.parse_args(arguments)
         hvd = _module(exchange or args.exchange)
     except UsageError as error:
-        # Only an initialized Horovod knows which of the ranks is to speak.
+        # Only an initialized Horovod knows which rank prints.
         with collective_errors(_initialised(_module(exchange or "hvd_ext")), parser.program):
             raise error
         raise AssertionError("unreachable") from error
@@ -160,7 +160,7 @@ def start(
 
 
 def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
-    """The device of this rank: its own GPU, made torch's current one, or the CPU.
+    """Return the device of this rank: its own GPU, made torch's current one, or the CPU.
 
     Raises:
         UsageError: as `torch_device`.
@@ -182,7 +182,7 @@ def torch_device(args: argparse.Namespace, number: int = 0) -> torch.device:
         )
     if not found:
         return torch.device("cpu")
-    # hvd-launch may have given the ranks' own GPUs other numbers: asked for is what came of it.
+    # hvd-launch may have renumbered the ranks' own GPUs, so the resulting device is read back.
     torch.cuda.set_device(number % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
 
@@ -219,15 +219,15 @@ def collective_errors(hvd: ModuleType, program: str) -> Iterator[None]:
 
 @contextmanager
 def abort_on_error(hvd: ModuleType, program: str) -> Iterator[None]:
-    """End the whole job on an HvdExtError that this rank may meet alone, between exchanges."""
+    """End the whole job on an HvdExtError that only this rank may raise, between exchanges."""
     try:
         yield
     except HvdExtError as error:
         if hvd.size() == 1:
             raise
         print(f"{program}: error: rank {hvd.rank()}: {error}", file=sys.stderr, flush=True)
-        # No farewell: it would wake the other ranks to complain at length of this one's
-        # leaving, before the launcher ends them.
+        # No shutdown, which would make the other ranks print long errors about this one's end
+        # before the launcher ends them.
         os._exit(error.exit_code)
 
 
@@ -245,7 +245,7 @@ def enough_memory(advice: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         said = str(error).partition("\n")[0] or "Python found no memory"
-        # torch has a class of its own for GPUs alone.
+        # torch has a separate class only for GPUs.
         if not (isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _NO_MEMORY in said):
             raise
         said = said.rpartition("DefaultCPUAllocator: ")[2]

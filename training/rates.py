@@ -17,5 +17,5 @@ def warmed_up(rate: float, warmup_epochs: float, epoch: float) -> float:
 
 
 def halved(rate: float, step: int, every: int) -> float:
-    """A rate that is halved after every so many steps (Lim et al., 2017)."""
+    """A rate that is halved after a fixed number of steps (Lim et al., 2017)."""
     return rate * 0.5 ** (step // every)

@@ -66,10 +66,10 @@ class Run:
         kind: str,
         global_batch: int,
     ) -> None:
-        """Nothing is exchanged or written yet.
+        """Prepare a run without exchanging or writing.
 
         Raises:
-            UsageError: the device cannot be had.
+            UsageError: the device is not available.
         """
         self.args, self.hvd, self.program, self.kind = args, hvd, program, kind
         self.leads = hvd.rank() == 0
@@ -192,7 +192,7 @@ class Run:
         self.position, self.best, self.pending, rng = hvd.broadcast_object(mine, root_rank=0)
         if rng is not None:
             if any(getattr(weight, "hvd_ext_own", False) for weight in model.parameters()):
-                # Each rank takes what is its own.
+                # Each rank takes its own part.
                 held = hvd.broadcast_object(resumed.get("optimizer"), root_rank=0, name="held")
                 optimizer.load_state_dict(held)
             else:
@@ -263,7 +263,7 @@ class Run:
             loader: of this rank's batches.
         """
         if self.args.synthetic or self.args.exchange == "none":
-            return next(loader)  # an error ends the job, whose other ranks do not care
+            return next(loader)  # an error ends the job, so the other ranks do not matter
         return next_batch(loader, self._stopping.any_rank)
 
     def _require_finite(self, loss: Tensor) -> None:
@@ -342,5 +342,5 @@ class Run:
 
 
 def drain(optimizer: torch.optim.Optimizer) -> None:
-    """Have all nodes hold the same, before the model is evaluated or saved. A collective."""
+    """Make all nodes hold the same state before the model is evaluated or saved. A collective."""
     getattr(optimizer, "drain", lambda: None)()  # Horovod's own exchange nothing later

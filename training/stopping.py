@@ -1,4 +1,4 @@
-"""A run that is asked to stop, by a signal or because its time is up: all ranks at one step.
+"""A run that must stop, by a signal or because its time is up: all ranks at the same step.
 
 A request to one rank reaches all some steps later; they end with STOPPED after a checkpoint.
 """
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# The code by which Grid Engine, and many scripts for Slurm, know that a job is to be queued again.
+# The code by which Grid Engine, and many scripts for Slurm, queue a job again.
 STOPPED = 99
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
-# Ranks hear of a request so many steps later: none of them has to wait for the others' answer.
+# Ranks learn of a request this many steps later, so that none of them waits for an answer.
 _STEPS_BEHIND = 4
 _TIME_IS_UP = 1000
 _Number = NDArray[np.int32]
 
 
 class Stopping:
-    """Whether this run is to stop, which all ranks agree on."""
+    """Whether this run must stop; all ranks agree."""
 
     def __init__(self, after_s: float | None) -> None:
         """Listen to SIGNALS from now on.
@@ -62,11 +62,11 @@ class Stopping:
         return bool(self._own_comm().allreduce(int(mine)))
 
     def leave(self, hvd: ModuleType, stopped: str, hint: str) -> NoReturn:
-        """End the process as one that is to be started again. A collective.
+        """End the process with the code for a restart. A collective.
 
         Args:
             hvd: the exchange.
-            stopped: where, for the message.
+            stopped: the place, for the message.
             hint: text to add to the flags to resume.
         """
         reason = self._reason()
@@ -83,7 +83,7 @@ class Stopping:
         raise SystemExit(STOPPED)
 
     def settle(self) -> None:
-        """Hear what is under way, so that nothing of it outlives the run. A collective."""
+        """Receive all pending requests, so that none outlives the run. A collective."""
         while self._under_way:
             self._hear()
 

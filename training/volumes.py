@@ -177,7 +177,7 @@ class VolumeTrainer(loop.Trainer):
     unit, columns = "samples", ("epoch", "lr")
 
     def __init__(self, args: argparse.Namespace, hvd: ModuleType, task: Task) -> None:
-        """Check what was asked for, and read the checkpoint; nothing is exchanged yet.
+        """Check the request, and read the checkpoint; nothing is exchanged yet.
 
         Raises:
             UsageError: grid, samples or checkpoint cannot be used.
@@ -274,7 +274,7 @@ class VolumeTrainer(loop.Trainer):
     def validate(self) -> tuple[float, ...]:
         """Figures of the samples that were held out, each counted once. A collective."""
         self.model.eval()
-        # Losses, how many they are, and what the measure counts.
+        # The losses, their number, and the sums of the measure.
         sums = torch.zeros(2 + self.task.measure.terms, dtype=torch.float64)
         for sample in range(self.grid.sample_group, len(self.held_out), self.groups):
             with region("load", kind="io"):
@@ -283,7 +283,7 @@ class VolumeTrainer(loop.Trainer):
             sums[0] += float(nn.functional.mse_loss(prediction, targets))
             sums[1] += 1
             sums[2:] += self.task.measure.sums(prediction, targets)
-        # Those that share a sample have the same sums, which all count as often.
+        # Ranks that share a sample have the same sums, and all sums count equally often.
         loss, count, *rest = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Sum).tolist()
         # A rank that keeps to itself may have none.
         return (loss / count if count else math.nan, *self.task.measure.values(rest))
@@ -301,7 +301,7 @@ class VolumeTrainer(loop.Trainer):
         return samples / self.run.order.samples
 
     def _sharing(self) -> MPI.Comm | None:
-        """The ranks that have the same block of other samples, if they are to exchange them."""
+        """Return the ranks with the same block of other samples, if they exchange samples."""
         if self.args.store is None:
             return None
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""`--exchange none`: what trainers call of Horovod, for ranks that train by themselves.
+"""`--exchange none`: the part of Horovod that trainers call, for ranks that train alone.
 
 No gradient is exchanged, and no reduction either: each rank keeps its own tensor. That is
 the most that any exchange could reach: the same ranks, on the same samples, at once. The

@@ -1,4 +1,4 @@
-"""`--exchange ddp`: what trainers call of Horovod, for DistributedDataParallel on Gloo.
+"""`--exchange ddp`: the part of Horovod that trainers call, for DDP on Gloo.
 
 DDP exchanges gradients in backward, so the optimizer is the trainer's own. The agreements of ranks
 before, between and after their steps travel by MPI, as with `training.exchanges.alone`.

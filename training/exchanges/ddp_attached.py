@@ -17,11 +17,11 @@ Compression = SimpleNamespace(**dict.fromkeys((*FORMATS, "powersgd")))
 def replicate(  # type: ignore[no-redef]
     model: nn.Module, compression: str | None, passes: int
 ) -> Replica:
-    """The model as DDP's, with hvd_ext's hook. A collective.
+    """Wrap the model in DDP with hvd_ext's hook. A collective.
 
     Args:
-        model: with rank 0's state.
-        compression: as `hvd_ext.c10d.attach` takes it.
+        model: model with rank 0's state.
+        compression: as in `hvd_ext.c10d.attach`.
         passes: backward passes in each step.
 
     Raises:

@@ -10,7 +10,7 @@ from hvd_ext.errors import HvdExtError
 
 
 class SamplesError(Exception):
-    """Raised on all ranks before a step whose samples some of them cannot read.
+    """An error on all ranks before a step whose samples some of them cannot read.
 
     Attributes:
         mine: the error of this rank, if it has one.

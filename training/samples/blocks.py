@@ -20,7 +20,7 @@ Block = NDArray[Any]
 
 
 class Blocks:
-    """This rank's block of each of some samples: of inputs, and of targets; a data.Records."""
+    """This rank's blocks of the inputs and targets of some samples; a data.Records."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Blocks:
 
     @property
     def _places(self) -> list[tuple[int, int]]:
-        """Where inputs and targets lie in a record."""
+        """Return the places of inputs and targets in a record."""
         ends = np.cumsum(self._bytes).tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -106,7 +106,7 @@ class Blocks:
 
 
 def _native(source: Any) -> np.dtype[Any]:
-    """The type of a source's elements, as `read_block` gives them."""
+    """Return the type of a source's elements, as in the result of `read_block`."""
     dtype = getattr(source, "dtype", None)
     if dtype is None:  # which no source must have
         dtype = np.asarray(source[(slice(0, 1),) * len(source.shape)]).dtype

@@ -24,8 +24,8 @@ class Procedure:
 
     Attributes:
         shape: (samples, channels, *space).
-        compute: of a sample and a block of space, (begin, end) per dimension, the values at it,
-            (channels, *lengths of the block).
+        compute: takes a sample and a block of space, (begin, end) per dimension, and returns its
+            values, (channels, *lengths of the block).
     """
 
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Which samples are kept from training, to evaluate the result."""
+"""The choice of samples that are not trained on, to evaluate the result."""
 
 from __future__ import annotations
 
