@@ -102,6 +102,12 @@ def test_smaller_buckets_are_no_advice_where_buckets_are_small() -> None:
     assert "bucket_cap_mb" not in of_ddp.setting
 
 
+def test_a_program_that_does_not_train_is_advised_to_overlap() -> None:
+    (advice,) = trained(1 << 24, 1000, source="mpi").advice
+    assert advice.title == "Overlap communication with computation"
+    assert "MPI_Iallreduce" in advice.setting
+
+
 def test_no_more_communication_is_hidden_than_there_is_time_behind_which() -> None:
     analysis = trained(1 << 24, 1000)
     shorter = tuple(

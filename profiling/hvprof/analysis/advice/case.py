@@ -80,6 +80,8 @@ class Case:
             and cell.algorithm != "native"
             for cell in cells
         )
+        # Horovod's ranks agree by collectives; its timeline is read without MPI's calls.
+        self.uses_horovod = bool(self.control) or recording.source != "mpi"
         gradients = [c for c in cells if c.traffic == "data" and c.operation == "allreduce"]
         calls = sum(cell.calls for cell in gradients)
         self.largest_bytes = max((cell.high_bytes for cell in gradients), default=0)

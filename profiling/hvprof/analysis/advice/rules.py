@@ -121,6 +121,7 @@ def _unhidden(case: Case) -> Iterator[Advice]:
     # The update needs the last gradients, however early an exchange starts.
     waiting_s = min(late[1], steps.exposed_s) if late else 0.0
     waits = f"; {format_seconds(waiting_s)} of it waits for rank {late[0]}" if late else ""
+    title = "Hide communication behind backward"
     if case.uses_torch:
         setting = "hvd_ext.c10d.attach(model), whose buckets lie in the node's memory"
         if case.largest_bytes > _SMALL_BUCKET:
@@ -131,13 +132,17 @@ def _unhidden(case: Case) -> Iterator[Advice]:
             return
         setting = "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
         command = case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
-    else:
+    elif case.uses_horovod:
         setting = (
             "hvd_ext's DistributedOptimizer: a bucket is reduced once its last gradient is there"
         )
         command = case.again("hvd_ext", change=over_hvd_ext)
+    else:
+        title = "Overlap communication with computation"
+        setting = "nonblocking calls (MPI_Iallreduce, MPI_Isend), computing before MPI_Wait"
+        command = case.again("overlapped")
     yield from case.advice(
-        "Hide communication behind backward",
+        title,
         f"{overlap:.0f} % of the communication is hidden; {blocked} is not{waits}.",
         setting,
         min(steps.exposed_s - waiting_s, steps.time_s - steps.exposed_s),
