@@ -27,7 +27,7 @@ _LIBRARY = 48
 
 
 def facts(recording: Recording) -> list[str]:
-    """When, how many, where, how long, over what."""
+    """The time, ranks, hosts, duration and MPI library of a recording."""
     ranks = recording.ranks
     when = recording.start_unix_s or min(rank.start_unix_s for rank in ranks)
     # A timeline does not say when it was written, nor where.
@@ -46,7 +46,7 @@ def facts(recording: Recording) -> list[str]:
 
 
 def free_text(free: FreeSpeedup) -> str:
-    """The speedup without communication, and how sure that is."""
+    """The speedup without communication, and its interval."""
     text = f"{free.speedup:.2f} x with zero-cost communication ({free.low:.2f} to {free.high:.2f})"
     return text if free.knows_queue else f"{text}; its CPU contention is unknown here"
 
@@ -63,7 +63,7 @@ def kernel_counts(step: Step) -> list[str]:
 
 
 def library(recording: Recording) -> str:
-    """Name and version of the MPI library, of what may be a page of text."""
+    """Name and version of the MPI library, from a text that may be a page long."""
     # MVAPICH2 and MPICH write tabs and lines, which `printable` has replaced.
     words = recording.ranks[0].mpi_library.split(",")[0].replace("\N{REPLACEMENT CHARACTER}", " ")
     name = " ".join(words.split())
@@ -94,9 +94,10 @@ def wire_text(wire: BetweenHosts) -> str:
 
 
 def registration(recording: Recording) -> str:
-    """Hit rate of the registration cache: never 0 % where it cannot be read.
+    """Hit rate of the registration cache; if it cannot be read, a text and not 0 %.
 
-    It is the MPI library's where that exposes one, else that of hvd_ext's CUDA IPC handles.
+    The cache is the MPI library's if the library exposes one, else hvd_ext's cache of CUDA IPC
+    handles.
     """
     known = [rank.registration_cache for rank in recording.ranks if rank.registration_cache]
     if not known:
@@ -113,7 +114,7 @@ def warnings(recording: Recording) -> list[str]:
     """Why the job hung, and gaps in its recording."""
     found = []
     present = {rank.rank for rank in recording.ranks}
-    # No more than are named: a damaged file may speak of a billion ranks.
+    # No more than are named: a damaged file may claim a billion ranks.
     missing = list(
         islice((rank for rank in range(recording.size) if rank not in present), _NAMED_RANKS + 1)
     )
@@ -122,10 +123,11 @@ def warnings(recording: Recording) -> list[str]:
     if recording.hang:
         ended = recording.exit_code == StallError.exit_code
         found.append(f"{'ended because it' if ended else 'it'} hung: {recording.hang}")
-    # A timeline is written by one rank for all.
-    if missing and recording.source != "timeline":
-        found.append(f"warning: no recording of {_ranks(missing)}")
-    found += _unfinished(recording.ranks)
+    # A timeline is written by one rank for all, and says nothing about MPI.
+    if recording.source != "timeline":
+        if missing:
+            found.append(f"warning: no recording of {_ranks(missing)}")
+        found += _unfinished(recording.ranks)
     found += _costly(recording.ranks)
     if dropped:
         found.append(f"warning: the histogram had no room for {counted(dropped, 'call')}")
@@ -152,7 +154,7 @@ def _costly(ranks: Sequence[RankRecording]) -> Iterator[str]:
 
 
 def _unfinished(ranks: Sequence[RankRecording]) -> Iterator[str]:
-    """How the ranks that did not finish went: those that waited for others, and who did not."""
+    """The ranks that did not finish: those that waited for others, and those that did not."""
     unfinished = [rank for rank in ranks if rank.state == "unfinished"]
     by_call: dict[str, list[int]] = {}
     for rank in unfinished:

@@ -75,13 +75,18 @@ def _in_background(analysis: Analysis) -> Iterator[str]:
     data_s = sum(row.time_s for row in rows)
     first = rows[0]
     library = "hvd_ext's" if any(row.algorithm != "native" for row in rows) else "Horovod's"
-    if analysis.recording.source != "mpi" or not of_horovod(analysis.rows["control"]):
+    from_mpi = analysis.recording.source == "mpi"
+    if not from_mpi or not of_horovod(analysis.rows["control"]):
         library = "the exchange's"
+    shown = (
+        "mark steps with hvprof.step() to see how much of it the program waits for"
+        if from_mpi
+        else "a timeline does not show how much of it the program waits for"
+    )
     yield (
         f"{library[0].upper()}{library[1:]} threads exchange data for "
         f"{format_seconds(data_s)} a rank in a run of {format_seconds(run_s)}, most of it in "
-        f"{operation_text(first)}; mark steps with hvprof.step() to see how much of it the program "
-        "waits for."
+        f"{operation_text(first)}; {shown}."
     )
     yield from _crowded(analysis.recording.ranks)
 

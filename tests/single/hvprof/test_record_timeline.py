@@ -51,6 +51,18 @@ def test_a_recording_of_a_timeline(tmp_path: Path) -> None:
     assert hvprof.load(tmp_path / "run").size == 16
 
 
+def test_a_report_of_a_timeline_speaks_neither_of_mpi_nor_of_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timeline = put(tmp_path / "t.json", [event for i in range(9) for event in single(i, 1000 * i)])
+    assert import_timeline(timeline, tmp_path / "run", force=False) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert "MPI_Finalize" not in report
+    assert "hvprof.step()" not in report
+    assert "a timeline does not show how much of it the program waits for" in report
+
+
 def test_a_timeline_of_a_killed_job_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     text = json.dumps([event for i in range(10) for event in single(i, 1000 * i)])
     timeline = tmp_path / "t.json"
