@@ -104,10 +104,9 @@ class BucketArena(HostArena):
 def explain_buckets(described: Sequence[Bucket], where: str) -> str:
     """Report how many buckets of DDP's there are, of what sizes, and where they are reduced."""
     sizes = [bucket.message_bytes for bucket in described]
-    return (
-        f"buckets: {len(sizes)} of DDP's, of {format_bytes(min(sizes))} to "
-        f"{format_bytes(max(sizes))}, {where}"
-    )
+    least, most = format_bytes(min(sizes)), format_bytes(max(sizes))
+    which = f"{len(sizes)} of {least} to {most}" if len(sizes) > 1 else f"one of {most}"
+    return f"DDP's buckets: {which}, {where}"
 
 
 def lay_out(
