@@ -111,7 +111,7 @@ class Order:
         """
         if state["seed"] != self.seed:
             raise UsageError(
-                f"cannot resume: the order of samples was of seed {state['seed']}, now "
+                f"cannot resume: the order of samples had the seed {state['seed']}, now "
                 f"{self.seed}: give the seed it was started with"
             )
         if state["data"] != self.data:

@@ -73,7 +73,7 @@ def test_epochs_and_seeds_have_orders_and_random_numbers_of_their_own() -> None:
 def test_another_seed_other_data_and_no_data_are_refused() -> None:
     state = Order(5, seed=1, data=fingerprint("a")).state(3)
     assert state["position"] == 3
-    with pytest.raises(UsageError, match="was of seed 1, now 2: give the seed"):
+    with pytest.raises(UsageError, match="had the seed 1, now 2: give the seed"):
         Order(5, seed=2, data=fingerprint("a")).resume(state)
     with pytest.raises(UsageError, match="give the data it was started with"):
         Order(5, seed=1, data=fingerprint("b")).resume(state)
