@@ -12,7 +12,7 @@ import numpy as np
 
 from training.samples.fields import Array
 
-# Of baryons, and the temperature of the background in units of 2.7 K (Planck, 2018; COBE).
+# Density of baryons, and temperature of the background in units of 2.7 K (Planck, 2018; COBE).
 _OMEGA_B = 0.049
 _THETA = 2.7255 / 2.7
 
@@ -50,7 +50,7 @@ class Cosmology:
         return self._amplitude * k**self.n_s * self.transfer(k) ** 2
 
     def growth(self, redshift: float) -> float:
-        """By what the linear density has been smaller (Carroll, Press and Turner, 1992)."""
+        """Linear density at a redshift over today's (Carroll, Press and Turner, 1992)."""
         return self._growth(1 / (1 + redshift)) / self._growth(1.0)
 
     @cached_property

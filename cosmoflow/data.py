@@ -62,18 +62,18 @@ def spectrum(magnitudes: Array, amplitude: float, tilt: float, cutoff: float, wi
 
 
 def growth(parameter: float) -> Array:
-    """By how much the contrast has grown at each of the four times."""
+    """The growth of the contrast until each of the four times."""
     return np.exp((1 + parameter) * np.arange(CHANNELS) / (CHANNELS - 1))
 
 
 def same_rows(labels: Array) -> Array:
-    """A number for each row of labels, (samples,): cubes of one universe have the same."""
+    """A number for each row of labels, (samples,): the same for all cubes of a universe."""
     return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 @dataclass(frozen=True)
 class Log1p:
-    """log(1 + x) of what a source holds: MLPerf HPC's input, for counts, whose tail is heavy."""
+    """log(1 + x) of a source's values: MLPerf HPC's input, for counts, whose tail is heavy."""
 
     source: Source
 

@@ -19,7 +19,7 @@ CHANNELS = 4
 PARAMETERS = 4
 WIDTHS = (32, 64, 128, 256, 512)
 FEATURES = (16, 32, 64, 128, 256, 256, 256)
-# The fourth halves the cube by its stride.
+# The fourth convolution halves the cube by its stride.
 STRIDED = 4
 LEFT = 2
 
@@ -44,7 +44,7 @@ class CosmoFlow(nn.Module):
             raise UsageError(f"thin {thin} does not divide {FEATURES[0]}: give 1, 2, 4, 8 or 16")
         self.width, self.thin = width, thin
         channels, length = CHANNELS, width
-        # What halves the cube: the stride, and as many pools as 2 cells allow.
+        # The stride halves the cube, and so does each pool, until 2 cells are left.
         pools = int(math.log2(width // LEFT)) - 1
         layers: list[nn.Module] = []
         for number, features in enumerate(FEATURES, start=1):

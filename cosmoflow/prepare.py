@@ -26,7 +26,7 @@ PROGRAM = "cosmoflow.prepare"
 EXAMPLE = "python -m cosmoflow.prepare universes --width 128 --output cubes"
 COUNTS, LABELS = "full", "unitPar"
 _SUFFIXES = (".hdf5", ".h5")
-_ROUNDING = 1e-6  # of a parameter at the end of its range, which was scaled in float32
+_ROUNDING = 1e-6  # rounding of a parameter at the end of its range, which was scaled in float32
 
 
 def parser() -> Parser:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     header = {"descr": labels.dtype.str, "fortran_order": False, "shape": labels.shape}
     with atomic_path(args.output / "labels.npy") as temporary, temporary.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
-        stream.write(labels.tobytes())  # np.save names no cause where a disk is full
+        stream.write(labels.tobytes())  # np.save names no cause if a disk is full
     found = {"universes": len(paths), "cubes": len(paths) * per_universe, "width": args.width}
     if args.json:
         print(json.dumps({**found, "dtype": str(dtype), "output": str(args.output)}, indent=2))
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def find_universes(paths: Sequence[Path]) -> list[Path]:
-    """HDF5 files, and those within folders, each folder's in order, but for hidden ones.
+    """HDF5 files and those within folders, each folder's in order, except for hidden files.
 
     Raises:
         UsageError: there are none, or one is named twice.

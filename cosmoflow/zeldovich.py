@@ -3,8 +3,8 @@
 One particle starts in each cell of a periodic box, of 1 Mpc/h a cell. It moves in a
 straight line, by a displacement psi with -div psi = delta, where delta is the Gaussian
 density that the universe's parameters prescribe, and further the more that density has
-grown. Counts of particles in cells at four redshifts are what the public CosmoFlow data
-hold too, made there by N-body codes.
+grown. The channels count the particles in cells at four redshifts, as the channels of the public
+CosmoFlow data do, which N-body codes made.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def linear(cosmology: Cosmology, side: int, rng: np.random.Generator) -> tuple[A
     """Density contrast today, if all had grown linearly, and the displacements that make it.
 
     Args:
-        cosmology: its spectrum is the density's.
-        side: of the periodic box, in cells of 1 Mpc/h.
-        rng: where the density comes from.
+        cosmology: the universe, whose spectrum the density has.
+        side: side of the periodic box, in cells of 1 Mpc/h.
+        rng: source of the random density.
 
     Returns:
         (side, side, side), and (3, side, side, side) in cells.
@@ -96,7 +96,7 @@ def linear(cosmology: Cosmology, side: int, rng: np.random.Generator) -> tuple[A
     density = np.fft.rfftn(rng.standard_normal(shape)) * np.sqrt(cosmology.power(np.sqrt(squared)))
     # No more matter than the mean.
     density[0, 0, 0] = 0
-    # The highest wave number stands for both signs, of which the slopes cancel.
+    # The highest wave number stands for both signs, whose slopes cancel.
     slopes = (1j * np.where(np.abs(component) < np.pi, component, 0) for component in k)
     moved = [np.fft.irfftn(slope / squared * density, shape, (0, 1, 2)) for slope in slopes]
     return np.fft.irfftn(density, shape, (0, 1, 2)), np.stack(moved)

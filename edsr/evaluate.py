@@ -130,7 +130,7 @@ def judge(
     Args:
         model: the model to compare with bicubic.
         high: the truth, (scale H, scale W, 3).
-        low: what is enlarged, (H, W, 3).
+        low: the picture to enlarge, (H, W, 3).
         kernel: whose bicubic it is compared with.
         ensemble: take the mean over the eight orientations.
 

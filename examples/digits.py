@@ -35,7 +35,7 @@ optimizer = hvd.DistributedOptimizer(
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 for _ in range(EPOCHS):
-    # The ranks share out a permutation that all of them draw alike.
+    # All ranks draw the same permutation, and divide it among them.
     shuffled = learned[torch.randperm(len(learned))]
     steps = len(shuffled) // (BATCH * hvd.size())
     for step in range(steps):

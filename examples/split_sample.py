@@ -23,7 +23,7 @@ def network() -> torch.nn.Module:
     )
 
 
-whole = network()  # what a rank with room for all of it would do
+whole = network()  # the training of one rank with room for the whole image
 grid = spatial.ProcessGrid(height=hvd.size())
 split = spatial.convert(network(), grid)
 optimizer = hvd.DistributedOptimizer(

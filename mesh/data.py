@@ -4,7 +4,7 @@ A square grid of cells is moved by a smooth random displacement (v, u). Where th
 from the old place to the new one nearly folds, its Jacobian determinant
 (1 + du/dx)(1 + dv/dy) - du/dy dv/dx is small: those cells must be relaxed. The network
 is given displacements, edge lengths and angles, and state variables that have nothing
-to do with it; not the determinant.
+to do with it; it is not given the determinant.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Meshes:
         return along_y, along_x
 
     def state(self, sample: int, channel: int) -> Waves:
-        """A state variable of a sample: of no use to the task."""
+        """A state variable of a sample, which is of no use to the task."""
         rng = np.random.default_rng((self.seed, sample, 1 + channel))
         return self._waves(rng, 2 * np.pi / self.size)
 
     def states(self, sample: int, channels: int, block: Block) -> list[Array]:
-        """As many state variables of a sample at a block, (H, W) each."""
+        """State variables of a sample at a block, (H, W) each."""
         return [self.state(sample, channel).at(block) for channel in range(channels)]
 
     def _inputs(self, sample: int, block: Block) -> Array:

@@ -1,10 +1,10 @@
 """Meshes that a flow carries: tangled where it has squeezed their cells.
 
-The network is given the velocity at each pixel, and is to say in which pixels the cells
-that will have come there are tangled. Such a cell started elsewhere: its area changes by
-the divergence of the flow along its way (Euler's expansion formula), so the answer at a
-pixel depends on velocities as far from it as the way is long. No local formula has it,
-and a rank that does not see its neighbors' pixels cannot have it either.
+The network is given the velocity at each pixel, and predicts at which pixels the cells that arrive
+there will be tangled. Such a cell started elsewhere: its area changes by the divergence of the flow
+along its path (Euler's expansion formula), so the answer at a pixel depends on velocities as far
+away as the path is long. No local formula gives it, and neither can a rank that does not see its
+neighbors' pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FlowMeshes(Meshes):
     The first two channels are the velocity (v, u); the others are of no use to the task.
     """
 
-    # A tenth of the pixels is tangled, and the divergence there says nothing of which.
+    # A tenth of the pixels is tangled, and the divergence at a pixel does not show which.
     slope = 1.0
 
     def flow(self, sample: int) -> Flow:
@@ -63,7 +63,7 @@ def carried(flow: Flow, places: Array, steps: int = _STEPS) -> tuple[Array, Arra
         steps: of the integration.
 
     Returns:
-        where they were, (2, points), and their area now as a share of what it was, (points,).
+        where they were, (2, points), and the ratio of their area now to the area before, (points,).
     """
     time = 1 / steps
     expansion = np.zeros(places.shape[1])

@@ -1,9 +1,9 @@
 """The mesh-tangling model of Dryden et al. (IPDPS 2019), as in LBANN.
 
-Blocks of convolution -> ReLU -> batch norm; the first convolution of a block strides.
-The last one, 1x1, gives each pixel of the coarse map as many channels as it covers
-pixels of the input. LBANN reshapes those to (1, H, W) as they lie in memory, which puts
-a prediction far from the pixels it was made of; `pixel_shuffle` puts it where they are.
+Blocks of convolution -> ReLU -> batch norm; the first convolution of a block has a stride. The last
+convolution, 1x1, gives each pixel of the coarse map as many channels as it covers pixels of the
+input. LBANN reshapes those to (1, H, W) as they lie in memory, which puts a prediction far from the
+pixels that it was made from; `pixel_shuffle` puts it at their place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Architecture:
 
     @property
     def factor(self) -> int:
-        """How many pixels of the input lie along one of the coarse map."""
+        """Number of pixels of the input along a pixel of the coarse map."""
         factor = 1
         for stride in self.strides:
             factor *= stride
@@ -66,7 +66,7 @@ PRESETS: dict[str, tuple[int, Architecture]] = {
 
 
 class MeshModel(nn.Module):
-    """(N, 18, H, W) -> (N, 1, H, W): for each pixel, how likely it must be relaxed.
+    """(N, 18, H, W) -> (N, 1, H, W): for each pixel, the probability that it must be relaxed.
 
     H and W are multiples of the architecture's `factor`.
     """

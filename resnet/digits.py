@@ -16,7 +16,7 @@ from training.arguments import Parser
 PROGRAM = "resnet.digits"
 EXAMPLE = "python -m resnet.digits digits"
 
-# Every such image is for validation.
+# One image of this many is for validation.
 _HELD_OUT = 6
 
 

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
         )
         self.program = program
-        # Part of what is parsed, for `checkpoint.shaping_flags`; groups share it.
+        # Part of the parsed values, for `checkpoint.shaping_flags`; groups share it.
         self.set_defaults(may_change=set())
         add_version(self)
 
@@ -46,10 +46,10 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows the defaults that there are, and keeps the example on its own line."""
+    """Shows defaults if there are any, and keeps the example on a separate line."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        # Neither a flag's default nor an empty list or a grid of 1 says anything.
+        # A flag's default, an empty list and a grid of 1 are not worth showing.
         if isinstance(action.default, bool | tuple | None) or action.default == argparse.SUPPRESS:
             return action.help
         return super()._get_help_string(action)
@@ -130,7 +130,7 @@ def add_log_arguments(
     Args:
         parser: the command line.
         checkpoint_every: steps, unless the flag says otherwise.
-        validate_every: steps, or "epoch", likewise.
+        validate_every: steps between validations, or "epoch".
     """
     positive = at_least(1)
     parser.add_argument("--log-every", type=positive, default=10, help="steps between log rows")

@@ -18,7 +18,7 @@ class EpochTrainer(Trainer):
     """A model and its data, for an `EpochLoop`.
 
     Attributes:
-        recipe: for the first line, how it learns; known once `start` was called.
+        recipe: description of the learning, for the first line; known once `start` was called.
     """
 
     recipe: str
@@ -31,7 +31,7 @@ class EpochTrainer(Trainer):
     def figures_of_epoch(self) -> tuple[float, ...]:
         """`figures` of the epoch's training samples, after `gather`. A collective.
 
-        Those of the next epoch begin.
+        The figures of the next epoch begin.
         """
 
 
@@ -92,7 +92,7 @@ class EpochLoop(Loop[EpochTrainer]):
         run.take_steps(f"epoch {end}", first + len(trainer.loader), trainer.step, note, save)
         per_second = rate()
         run.pending = True
-        save()  # before the validation: an image may have become unreadable
+        save()  # before the validation, in which an image may have become unreadable
         return per_second
 
     def _finish_epoch(self, per_second: float) -> None:

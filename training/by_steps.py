@@ -76,7 +76,9 @@ class StepLoop(Loop[Trainer]):
 
     def _validate_and_keep_best(self) -> str:
         self.run.pending = True
-        self.save(self.run.checkpoint_path)  # first: an image may have become unreadable
+        self.save(
+            self.run.checkpoint_path
+        )  # before the validation, in which an image may have become unreadable
         improved = self.validate()
         self.run.pending = False
         if self._validation:

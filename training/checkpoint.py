@@ -23,7 +23,7 @@ _OF_THE_BATCH = ("batch_size", "batches_per_allreduce")
 
 
 def shaping_flags(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags that shape training, by name: all but those that `may_change` was called for."""
+    """The flags that shape training, by name: all except those that `may_change` was called for."""
     free = {"may_change", *args.may_change}
     return {name: value for name, value in vars(args).items() if name not in free}
 
@@ -94,7 +94,7 @@ class _Stream(io.FileIO):
 
 
 def _of_one_text(value: Any) -> Any:
-    """The same value, with one object for equal texts.
+    """Return an equal value that has one object for equal texts.
 
     pickle refers back to an object that it has written, but writes an equal one again. A resumed
     run has read some of its texts, so equal checkpoints would differ in their bytes.
@@ -137,7 +137,7 @@ def read_file(path: Path, kind: str) -> dict[str, Any]:
     """The contents of a file of torch's, on the CPU, refusing anything that could run code.
 
     Args:
-        path: the file; also of the format that torch had before it wrote zip files.
+        path: the file; the format that torch had before it wrote zip files is read, too.
         kind: whose weights are wanted, for the message.
 
     Raises:
@@ -169,8 +169,8 @@ def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[st
 
     Args:
         path: the file.
-        kind: whose model it has to be of.
-        needs: what it has to hold.
+        kind: the kind of model that it has to be of.
+        needs: names that it has to hold.
 
     Raises:
         UsageError: the file does not exist, is not a checkpoint, is damaged or cut off,

@@ -30,14 +30,14 @@ class CsvLog:
         Args:
             path: the file.
             columns: names of the columns; the first is the step.
-            resumed_at: rows of the file up to this step are kept; later ones are
-                of steps that will be taken again.
+            resumed_at: rows of the file up to this step are kept; later rows belong to steps that
+                will be taken again.
             board: gets the rows too, as PATH's stem / column.
 
         Raises:
             HvdExtError: the file is something else, or cannot be written.
         """
-        # A row that is cut short is of a process that was killed.
+        # A row that is cut short comes from a process that was killed.
         kept: list[list[str]] = []
         if resumed_at and path.is_file():
             try:

@@ -25,15 +25,15 @@ def descend(
     slots: Any = None,
     step: int = 0,
 ) -> Tensor:
-    """Take one step of an optimizer down the sum of some losses; returns the sum.
+    """Take one step of an optimizer that reduces the sum of some losses; returns the sum.
 
-    With slots: down the mean of the losses of all ranks' slots, which is returned.
+    With slots, it reduces and returns the mean of the losses of all ranks' slots.
 
     Args:
-        optimizer: a DistributedOptimizer, of as many backward passes a step.
-        losses: each is called, and its gradients are added up.
+        optimizer: a DistributedOptimizer with one backward pass a step for each loss.
+        losses: functions that return a loss; their gradients are added up.
         clip: norm that the gradients of all ranks, as one vector, have at most.
-        slots: hvd_ext.torch.Slots, of which this rank's have these losses.
+        slots: hvd_ext.torch.Slots; this rank's slots have these losses.
         step: its number in the run, for the random numbers of the slots.
     """
     optimizer.zero_grad()
@@ -70,19 +70,20 @@ class Trainer(ABC):
     """A model and its data, for a `Loop`.
 
     Attributes:
-        run: this rank's part.
+        run: this rank's part of the run.
         passes: backward passes of this rank in a step, as `ranks.passes` counts them.
         slots: as `ranks.slots` returns them, once `start` was called.
         model: what checkpoints hold.
         architecture: the plain values that distinguish models, for checkpoints that hold them.
         optimizer: a DistributedOptimizer, once `start` was called.
         advice: what to do when memory is short.
-        unit: what samples are called, in the plural.
-        loader: of this rank's batches, once `start` was called.
-        columns: of the log, besides those that its loop writes.
-        figures: names of what `validate` returns; none: there is nothing to validate with.
+        unit: name of samples, in the plural.
+        loader: loader of this rank's batches, once `start` was called.
+        columns: columns of the log, besides those that its loop writes.
+        figures: names of the values that `validate` returns; empty if there is nothing to validate
+            with.
         best_by: the figure by which the best checkpoint is chosen; "": the first.
-        higher_is_better: of that figure.
+        higher_is_better: whether a higher value of that figure is better.
         layout: for the last line, how the ranks share the work.
     """
 
@@ -143,7 +144,7 @@ class Trainer(ABC):
 
     def _share_of_loss(self, inputs: Any, targets: Any) -> Tensor:
         loss = self.loss(inputs, targets)
-        # Gradients of the passes add up, and are to be their mean; slots take the mean themselves.
+        # Gradients of the passes add up and must become their mean; slots take the mean themselves.
         return loss if self.slots or self.passes == 1 else loss / self.passes
 
     @property
@@ -157,7 +158,7 @@ class Trainer(ABC):
         return ()
 
     def validate(self) -> tuple[float, ...]:
-        """The figures of samples that are not learnt from. A collective.
+        """The figures of the held-out samples. A collective.
 
         It must leave random numbers as they were.
         """
@@ -179,9 +180,9 @@ class Loop(ABC, Generic[Trained]):
     """One process's part of a run, from its first step to its last.
 
     Attributes:
-        trainer: what is trained.
+        trainer: the trainer.
         run: its run.
-        figures: of the last validation, by name.
+        figures: figures of the last validation, by name.
     """
 
     def __init__(self, trainer: Trained) -> None:
@@ -219,7 +220,7 @@ class Loop(ABC, Generic[Trained]):
         drain(trainer.optimizer)
         with region("validate"), torch.no_grad():
             found = trainer.validate()
-        # Rank 0's, where every rank keeps to itself.
+        # Rank 0's, if ranks train alone.
         found = run.hvd.broadcast_object(found, root_rank=0, name="figures")
         self.figures = dict(zip(trainer.figures, found, strict=True))
         figure = self.figures[trainer.best_by or trainer.figures[0]]

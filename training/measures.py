@@ -17,9 +17,10 @@ class Measure:
     Attributes:
         figures: their names.
         terms: how many sums there are.
-        sums: of a prediction and its target, ordinary or split tensors; (sums,) in float64, the
-            same on all ranks that share the sample.
-        values: the figures of such sums, added up over samples; any multiple gives the same.
+        sums: sums over a prediction and its target, ordinary or split tensors; (sums,) in float64,
+            the same on all ranks that share the sample.
+        values: the figures from such sums, added up over samples; multiples of the sums give the
+            same figures.
     """
 
     figures: tuple[str, ...]
@@ -34,7 +35,7 @@ def _error_sums(prediction: Any, target: Any) -> Tensor:
 
 
 def _cell_sums(prediction: Any, target: Any) -> Tensor:
-    """Cells that are found, marked, both, and all."""
+    """Numbers of cells that are found, marked, both, and of all cells."""
     found, marked = (prediction > 0.5).double(), (target > 0.5).double()
     counts = [found.sum(), marked.sum(), (found * marked).sum()]
     return torch.stack([*(count.cpu() for count in counts), torch.tensor(float(target.numel()))])

@@ -62,10 +62,10 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
 
 
 def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes: int) -> nn.Module:
-    """The module to call in training: the model, or DDP's of it. A collective.
+    """The module to call in training: the model, or the model in DDP. A collective.
 
     Args:
-        args: its `exchange`, `compression` and `fp16_allreduce` are looked at.
+        args: its `exchange`, `compression` and `fp16_allreduce` are read.
         hvd: the exchange.
         model: on its device, with rank 0's state.
         passes: backward passes in each step.
@@ -84,7 +84,7 @@ def passes(args: argparse.Namespace, hvd: ModuleType) -> int:
     """Return each rank's backward passes in a step: batches, or slots with --reproducible.
 
     Raises:
-        UsageError: the ranks cannot share so many slots, or another flag excludes it.
+        UsageError: the ranks cannot share this many slots, or another flag excludes it.
     """
     batches: int = getattr(args, "batches_per_allreduce", 1)
     if getattr(args, "reproducible", None) is None:
@@ -134,7 +134,7 @@ def start(
     Args:
         parser: has the flags of `add_exchange_arguments`, or those of `add_device_arguments`.
         arguments: the command line.
-        exchange: who exchanges, where no flag says it.
+        exchange: the exchange, unless a flag names one.
 
     Returns:
         The parsed arguments, and the module to call `hvd`. A process that no
@@ -169,7 +169,7 @@ def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
 
 
 def torch_device(args: argparse.Namespace, number: int = 0) -> torch.device:
-    """The GPU of that number, counted round, made torch's current one; or the CPU.
+    """Make the GPU of that number (modulo their count) torch's current one; or return the CPU.
 
     Raises:
         UsageError: a GPU is asked for, and torch finds none.
@@ -189,7 +189,7 @@ def torch_device(args: argparse.Namespace, number: int = 0) -> torch.device:
 
 @contextmanager
 def collective_errors(hvd: ModuleType, program: str) -> Iterator[None]:
-    """Run a block in which HvdExtErrors may rise on some ranks, and fail on all or none.
+    """Run a block in which some ranks may raise HvdExtErrors, and fail on all or none.
 
     A collective: every rank must enter it.
 
@@ -202,7 +202,7 @@ def collective_errors(hvd: ModuleType, program: str) -> Iterator[None]:
         yield
     except HvdExtError as error:
         mine = error
-    # Without a name Horovod would use the type's, and wait for ever where they differ.
+    # Without a name Horovod would use the type's name, and wait forever if the types differ.
     answer = (mine.exit_code, str(mine)) if mine else None
     answers = hvd.allgather_object(answer, name="errors")
     failures = {rank: answer for rank, answer in enumerate(answers) if answer}
@@ -212,7 +212,7 @@ def collective_errors(hvd: ModuleType, program: str) -> Iterator[None]:
     if hvd.rank() == 0:
         where = "" if first == 0 else f"rank {first}: "
         print(f"{program}: error: {where}{message}", file=sys.stderr, flush=True)
-    # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
+    # A launcher ends the job when the first rank leaves; by then rank 0 has printed the error.
     hvd.barrier()
     raise SystemExit(code)
 
@@ -245,7 +245,7 @@ def enough_memory(advice: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         said = str(error).partition("\n")[0] or "Python found no memory"
-        # torch has a separate class only for GPUs.
+        # torch has a separate error class only for GPUs.
         if not (isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _NO_MEMORY in said):
             raise
         said = said.rpartition("DefaultCPUAllocator: ")[2]
@@ -265,13 +265,13 @@ def read_on_rank_0(hvd: ModuleType, program: str, read: Callable[[], Read]) -> R
 
 
 def require_equal(hvd: ModuleType, program: str, value: object, what: str) -> None:
-    """See that `value` is the same on every rank. A collective.
+    """Check that `value` is the same on every rank. A collective.
 
     Args:
         hvd: the exchange.
         program: the name that the error begins with.
-        value: anything with a `repr` that says all of it.
-        what: how the error calls it, in the plural.
+        value: anything with a complete `repr`.
+        what: its name in the error, in the plural.
 
     Raises:
         SystemExit: on every rank, if it differs; rank 0 has said where.
@@ -285,7 +285,7 @@ def require_equal(hvd: ModuleType, program: str, value: object, what: str) -> No
 def _threads(hvd: ModuleType) -> int:
     """This rank's part of the cores that the ranks of its node may use; collective.
 
-    Each rank may have separate cores, or all of them the same ones.
+    Each rank may have separate cores, or all ranks the same cores.
     """
     mine = (hvd.cross_rank(), os.sched_getaffinity(0))
     everyones = hvd.allgather_object(mine, name="cores")

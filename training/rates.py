@@ -7,12 +7,12 @@ SCALINGS = {"linear": 1.0, "sqrt": 0.5}
 
 
 def scaled(rate: float, global_batch: int, meant_for: int | None, scaling: str) -> float:
-    """A rate that is meant for one batch, for another one; None: for any batch."""
+    """Convert a rate for one batch to another batch; None: the rate is for any batch."""
     return rate * (global_batch / (meant_for or global_batch)) ** SCALINGS[scaling]
 
 
 def warmed_up(rate: float, warmup_epochs: float, epoch: float) -> float:
-    """A rate that grows from 0 within the first epochs; `epoch` counts parts of one."""
+    """A rate that grows from 0 within the first epochs; `epoch` may be a fraction."""
     return rate * min(1.0, epoch / warmup_epochs) if warmup_epochs else rate
 
 

@@ -44,11 +44,11 @@ class Run:
 
     Attributes:
         leads: whether this rank writes.
-        device: what it computes on.
+        device: the device that it computes on.
         global_batch: samples of a step, of all ranks.
         position: where the run is.
-        order: of its samples, once `follow` was called.
-        step_times_s: of the steps that this process took.
+        order: order of its samples, once `follow` was called.
+        step_times_s: times of the steps that this process took.
         resume_hint: text to add to the flags to resume from the checkpoint.
         best: the figure by which the best checkpoint so far was chosen, or None.
         pending: whether the validation after the last step is still to be done.
@@ -135,12 +135,12 @@ class Run:
         """Iterator over this rank's batches from the run's position; call it after `share_state`.
 
         Args:
-            dataset: of the samples.
-            rank: of those that share a step.
-            size: how many share it.
-            transform: as DataLoader's.
-            collate: as DataLoader's collate_fn.
-            comm: as DataLoader's.
+            dataset: dataset of the samples.
+            rank: this rank's number among those that share a step.
+            size: number of ranks that share a step.
+            transform: see DataLoader.
+            collate: see DataLoader's collate_fn.
+            comm: see DataLoader.
 
         Raises:
             SystemExit: --store cannot be had; rank 0 has said why.
@@ -182,7 +182,7 @@ class Run:
         """Give every rank the state of rank 0. A collective.
 
         Args:
-            model: broadcast.
+            model: the model to broadcast.
             optimizer: a DistributedOptimizer; broadcast if the run is resumed.
             resumed: on rank 0 the checkpoint that is resumed, or {}.
         """
@@ -216,10 +216,10 @@ class Run:
         """Take steps up to number `steps`, with a checkpoint when it is due between them.
 
         Args:
-            title: of the progress bar.
-            steps: in all, those of an earlier process included.
+            title: title of the progress bar.
+            steps: total number of steps, those of an earlier process included.
             step: takes one; returns this rank's loss.
-            note: called after each with its loss; what the progress shows, if anything.
+            note: called after each step with its loss; returns text for the progress, or nothing.
             save: writes a checkpoint; collective.
 
         Raises:
@@ -260,7 +260,7 @@ class Run:
         If a rank cannot read its samples, no rank takes the step, and `take_steps` ends the run.
 
         Args:
-            loader: of this rank's batches.
+            loader: loader of this rank's batches.
         """
         if self.args.synthetic or self.args.exchange == "none":
             return next(loader)  # an error ends the job, so the other ranks do not matter
@@ -282,7 +282,7 @@ class Run:
         return self.position.samples // self.global_batch
 
     def due(self, every: int) -> bool:
-        """Whether this step's number is a multiple; 0: none is."""
+        """Whether this step's number is a multiple of `every`; with 0 no step is."""
         return every > 0 and self.position.step % every == 0
 
     def epoch_ended(self) -> bool:
@@ -290,11 +290,11 @@ class Run:
         return self.position.samples % self.order.samples < self.global_batch
 
     def improves(self, figure: float, *, higher_is_better: bool) -> bool:
-        """Whether a figure is the best so far, which is then remembered.
+        """Whether a figure is the best so far; if so, it is remembered.
 
         Args:
             figure: the same on every rank.
-            higher_is_better: or else a lower one is.
+            higher_is_better: whether a higher figure is better than a lower one.
         """
         if self.best is None:
             improved = not math.isnan(figure)
@@ -317,7 +317,7 @@ class Run:
             ranks.collective_errors(self.hvd, self.program),
         ):
             drain(optimizer)
-            # On every rank: a sharded optimizer gathers it, and shared filters are gathered.
+            # On every rank, because a sharded optimizer's state and shared filters are gathered.
             optimizer_state, model_state = optimizer.state_dict(), model.state_dict()
             if not all(torch.isfinite(weight).all() for weight in model.parameters()):
                 raise HvdExtError(

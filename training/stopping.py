@@ -1,4 +1,4 @@
-"""A run that must stop, by a signal or because its time is up: all ranks at the same step.
+"""A run that must stop, by a signal or because its time is up: all ranks stop at the same step.
 
 A request to one rank reaches all some steps later; they end with STOPPED after a checkpoint.
 """
@@ -78,7 +78,7 @@ class Stopping:
                 file=sys.stderr,
                 flush=True,
             )
-        # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
+        # A launcher ends the job when the first rank leaves; by then rank 0 has printed its line.
         hvd.barrier()
         raise SystemExit(STOPPED)
 
@@ -88,7 +88,7 @@ class Stopping:
             self._hear()
 
     def _own_comm(self) -> MPI.Intracomm:
-        # Starts MPI where nothing has: not to be done by importing this module.
+        # Starts MPI if it is not running, which importing this module must not do.
         from mpi4py import MPI
 
         if self._comm is None:
@@ -106,5 +106,5 @@ class Stopping:
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # Asked again (Slurm signals a rank and its keeper, which hands it on) it is the same.
+        # A second request changes nothing: Slurm signals a rank and its keeper, which passes it on.
         self._mine = number

@@ -1,7 +1,7 @@
 """Train a network whose samples may be split over several ranks: mesh and CosmoFlow.
 
-The ranks form groups of one grid each; a group works on one share of the batch, each
-rank on its block of every sample, and reads no more than that.
+The ranks form groups of one grid each; a group works on one share of the batch, and each rank reads
+and computes only its block of every sample.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ AXES = ("depth", "height", "width")
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what the model learns.
+    """A task that the model learns.
 
     Attributes:
-        program: as errors begin.
-        kind: of the checkpoints.
-        model: not split yet.
+        program: the name that errors begin with.
+        kind: kind of the checkpoints.
+        model: the model, not split yet.
         architecture: the plain values that distinguish models.
         inputs: (samples, channels, *space), sliced as it is needed.
         targets: (samples, channels, *space), or (samples, values) of the whole sample.
         measure: metrics of predictions, besides their loss.
-        groups: of each sample a number, (samples,); those of one number are learnt from
-            together or held out together, since they are correlated.
+        groups: a number for each sample, (samples,); samples of one number are trained on together
+            or held out together, because they are correlated.
     """
 
     program: str
@@ -80,8 +80,8 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
 
     Args:
         cli: the command line.
-        axes: dimensions of space.
-        folder_holds: files that --data is to name, for the help.
+        axes: number of dimensions of space.
+        folder_holds: files that --data has to name, for the help.
         procedural: kinds of samples that can be computed; without a name the first.
     """
     source = cli.add_mutually_exclusive_group(required=True)
@@ -250,7 +250,7 @@ class VolumeTrainer(loop.Trainer):
         )
 
     def before_step(self) -> None:
-        # A group's ranks draw alike where they compute the same.
+        # The ranks of a group draw the same random numbers where they compute the same.
         seeds = (self.args.seed, self.run.position.step, self.grid.sample_group)
         torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
         self.model.train()
@@ -283,9 +283,9 @@ class VolumeTrainer(loop.Trainer):
             sums[0] += float(nn.functional.mse_loss(prediction, targets))
             sums[1] += 1
             sums[2:] += self.task.measure.sums(prediction, targets)
-        # Ranks that share a sample have the same sums, and all sums count equally often.
+        # Ranks that share a sample have the same sums, so all sums count equally often.
         loss, count, *rest = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Sum).tolist()
-        # A rank that keeps to itself may have none.
+        # A rank that trains alone may have no samples.
         return (loss / count if count else math.nan, *self.task.measure.values(rest))
 
     def _hold_out(self) -> tuple[Indices, Indices]:
@@ -335,7 +335,7 @@ def open_arrays(
 
     Args:
         args: its `data`, and those of `open_pack`, are looked at.
-        names: of both.
+        names: names of inputs and targets.
         hvd: the exchange.
         program: the name that errors begin with.
 

@@ -37,7 +37,7 @@ class HostArena(Arena):
 
     # Regions of the window, each with a place for every element.
     _REGIONS = 1
-    # Whether each rank writes what it has reduced to the node's other ranks.
+    # Whether each rank writes its reduced shards to the node's other ranks.
     _GIVES_SUMS = True
 
     def __init__(

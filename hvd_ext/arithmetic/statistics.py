@@ -90,7 +90,7 @@ def lasting(gains: Sequence[Mapping[str, Interval]]) -> list[dict[str, float]]:
 
 
 def _widening(count: int) -> float:
-    """Correction of a bootstrap of so many values: sqrt(n / (n - 1)), and t over the normal's."""
+    """Correction of a bootstrap of `count` values: sqrt(n / (n - 1)), and t over the normal's."""
     # Slow to import, and only comparisons need it.
     from scipy import stats
 

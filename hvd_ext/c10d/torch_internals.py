@@ -95,7 +95,7 @@ def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]],
     Args:
         name: name of the operator, such as "allreduce_".
         wrapper: takes the call as a function, and the operator's arguments by name, and returns
-            what the function does.
+            the effect of the function.
     """
     operator = getattr(torch.ops.c10d, name).default
     names = [argument.name for argument in operator._schema.arguments]

@@ -48,7 +48,7 @@ class Nodes:
 
     @property
     def rails(self) -> int:
-        """Return the ranks of the smallest node: so many exchange between the nodes at once."""
+        """Return the ranks of the smallest node: that many exchange between the nodes at once."""
         return min(map(len, self.ranks))
 
     def local_rank(self, rank: int) -> int:
@@ -77,5 +77,5 @@ class Nodes:
         )
 
     def rail(self, number: int) -> tuple[int, ...]:
-        """Return the ranks with this local rank: one of each node that has so many ranks."""
+        """Return the ranks with this local rank: one of each node that has that many ranks."""
         return tuple(sorted(ranks[number] for ranks in self.ranks if number < len(ranks)))

@@ -74,7 +74,7 @@ class Departures:
             self._entered[watchdog] = exchanges
 
     def before(self, watchdog: int, exchanges: int) -> set[int]:
-        """Return the ranks that left before they entered so many exchanges.
+        """Return the ranks that left before they entered this many exchanges.
 
         A rank that has entered this exchange has done its part of it, or it would not have left.
         """

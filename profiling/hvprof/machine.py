@@ -1,4 +1,4 @@
-"""Figures of the kernel and of the machine: what a rank took of it, and what it was given."""
+"""Figures of the kernel and of the machine: its use by a rank, and the rank's limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class RunUsage:
 
     Attributes:
         finalize_s: time within MPI_Finalize.
-        cpu_s, queued_s: that the thread which called MPI_Finalize was on a core, and that it
-            was ready to run while others had the cores.
-        process_s, process_queued_s: the same, summed over all threads; those that have ended
-            are missing in the second.
-        before_s, after_s: until its first call began, and since its last one ended.
+        cpu_s, queued_s: time that the thread which called MPI_Finalize was on a core, and time that
+            it was ready to run while others had the cores.
+        process_s, process_queued_s: the same, summed over all threads; process_queued_s lacks
+            threads that have ended.
+        before_s, after_s: time until its first call began, and time since its last call ended.
         file_bytes: bytes that its system calls read and wrote, those of sockets included.
-        threads: alive at the end.
+        threads: number of threads at the end.
         calling_threads: threads that called MPI, at most 64.
     """
 
@@ -38,10 +38,10 @@ class Machine:
     """The clock and the CPU quota that a rank had.
 
     Attributes:
-        looks: at the clock, one every two seconds.
-        ghz_sum: the clock of its first thread's core, summed over the looks.
-        periods, throttled: of its control group's CPU quota: periods that passed, and in which the
-            quota ran out.
+        looks: number of readings of the clock, one every two seconds.
+        ghz_sum: the clock of its first thread's core, summed over the readings.
+        periods, throttled: periods of its control group's CPU quota, and periods in which the quota
+            ran out.
         quota_cores: the quota; 0: none.
     """
 
@@ -76,7 +76,7 @@ class Flow:
         host, to: names of the hosts.
         busy_s: time in which some of it waited to be delivered, and the peer would take it.
         acked_bytes: bytes that the peer's host acknowledged.
-        resent: segments that were sent again.
+        resent: number of segments that were sent again.
     """
 
     rank: int

@@ -19,7 +19,7 @@ class Cell:
 
     Attributes:
         operation: "allreduce", "bcast", ...; "iallreduce" for a non-blocking one, "wait",
-            "waitall" or "waitany" for where it is waited for.
+            "waitall" or "waitany" for the call that waits for it.
         algorithm: "native" for the MPI library's own, or what hvd_ext named.
         traffic: "data", "control" (coordination: Horovod's, and hvd_ext's monitored barriers),
             "transport" (messages of hvd_ext below a reduction that it reports itself) or "tuning"
@@ -34,12 +34,12 @@ class Cell:
         min_s, max_s: the shortest and the longest call.
         datatype: its name in MPI, or "derived 8 B"; "" where there is none to know.
         communicator: the `id` of one of the rank's communicators; "" where there is none.
-        histogram: (bucket, calls) for each bucket of times with calls, ascending;
-            `bucket_edges_s` says what a bucket holds.
+        histogram: (bucket, calls) for each bucket of times with calls, ascending; see
+            `bucket_edges_s`.
         block_calls, blocks_s: seconds of each `block_calls` consecutive calls, in their
             order, at most 32 blocks; the last may hold fewer calls.
-        ended, ended_bytes: requests that calls which wait for some found to have ended, and their
-            payload; zeros in recordings of before December 2026.
+        ended, ended_bytes: requests that had ended when calls waited for them, and their payload;
+            zeros in recordings of before December 2026.
     """
 
     operation: str
@@ -85,12 +85,12 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of the program that it named with `hvprof.region`.
+    """A part of the program that was named with `hvprof.region`.
 
     Attributes:
         kind: "compute", "communication", "io" or "other".
-        calls: how often it was entered; time_s is their sum, regions within included.
-        histogram, block_calls, blocks_s: as in Cell.
+        calls: how often it was entered; time_s is the total time, regions within it included.
+        histogram, block_calls, blocks_s: see Cell.
     """
 
     name: str
@@ -159,8 +159,8 @@ class Step:
     something else: `overlapped_s` is not part of `time_s`.
 
     Attributes:
-        index: number of the step, from 0; of a sum, how many steps are in it.
-        start_s: after the rank's start.
+        index: number of the step, from 0; for a sum, the number of its steps.
+        start_s: time since the rank's start.
         cpu_s: time that the thread was on a core, as the kernel counts it.
         queued_s: time that it was ready to run while others had the cores, outside of regions of
             kind "communication" and "io"; None where the kernel does not count it.
@@ -210,7 +210,7 @@ _SUMMED = tuple(one.name for one in fields(Step) if one.name not in ("index", "s
 
 
 def _mean(values: list[Any]) -> Any:
-    """The mean of what all ranks know; None where one does not."""
+    """The mean over all ranks; None if a rank does not know it."""
     return None if None in values else sum(values) / len(values)
 
 
@@ -237,32 +237,33 @@ class RankRecording:
     """Recording of one rank.
 
     Attributes:
-        rank, size: its number, and the ranks of the job.
-        host, pid: where it ran.
+        rank, size: its number, and the number of ranks of the job.
+        host, pid: its host and process.
         state: "finalized" (called MPI_Finalize), "exited" (ended without it) or
             "unfinished" (was killed, or still runs).
         start_unix_s, end_unix_s: seconds since 1970; the end is None for an unfinished rank.
         recorder_cost_s: overhead of recording a call, measured by the rank at its start.
-        dropped_calls: calls for which the histogram had no cell left.
+        dropped_calls: calls for which the histogram had no free cell.
         mpi_library: its version text.
         cells: the calls, by kind and size.
         communicators: the groups of ranks that they belong to.
         regions: the named parts of the program.
-        unnamed_calls: those, and regions, whose names found no room: they are "other".
-        steps: the last 1024 of them.
-        step_count: how many there were.
+        unnamed_calls: calls and regions whose names found no room: they are "other".
+        steps: the last 1024 steps.
+        step_count: number of steps.
         all_steps: the sum over all steps; None where the program marks none.
         registration_cache: None where the library does not expose it.
         trace_capacity, trace_calls: calls that the trace holds at most, and calls that
             went into it, of which the oldest may be overwritten; 0 and 0 without a trace.
-        clock: ranks with the same one read the same monotonic clock.
-        clock_offsets: measured at start and end, on one rank of each clock but rank 0's.
+        clock: equal for ranks that read the same monotonic clock.
+        clock_offsets: offsets measured at start and end, on one rank of each clock except rank 0's.
         start_clock_s: the monotonic clock at start.
-        cores, host_cores: that the process may use, and its host has; 0: not known.
+        cores, host_cores: number of cores that the process may use, and that its host has; 0: not
+            known.
         knows_queue: whether the kernel counts how long a thread was queued.
         yields: whether Open MPI was set to yield the core while it waits.
         partners: point-to-point messages by partner; empty in recordings of format 3.
-        usage: None where the rank did not come to MPI_Finalize, or in format 3.
+        usage: None if the rank did not reach MPI_Finalize, and in format 3.
         machine: None in recordings of before November 2026.
         sites: places in the program that call MPI; empty in earlier recordings.
         seen_unix_s: last sign of life of an unfinished rank; None if it gave none.

@@ -1,9 +1,9 @@
 """`--exchange none`: the part of Horovod that trainers call, for ranks that train alone.
 
-No gradient is exchanged, and no reduction either: each rank keeps its own tensor. That is
-the most that any exchange could reach: the same ranks, on the same samples, at once. The
-agreements of ranks before, between and after their steps (rank 0's weights, errors, results)
-still travels, by MPI, without Horovod and its background thread.
+No gradient is exchanged, and no reduction either: each rank keeps its own tensor. That is the limit
+of any exchange: the same ranks, on the same samples, at once. The agreements of ranks before,
+between and after their steps (rank 0's weights, errors, results) still travel, by MPI, without
+Horovod and its background thread.
 """
 
 from __future__ import annotations

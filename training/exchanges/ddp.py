@@ -56,11 +56,11 @@ class Replica(DistributedDataParallel):
 
 
 def replicate(model: nn.Module, compression: str | None, passes: int) -> Replica:
-    """The model as DDP's. A collective.
+    """Wrap the model in DDP. A collective.
 
     Args:
         model: on its device, with rank 0's state.
-        compression: "fp16" for torch's hook of that name, "none" or None.
+        compression: "fp16" for torch's fp16 hook, "none" or None.
         passes: backward passes in each step.
 
     Raises:
@@ -74,7 +74,7 @@ def replicate(model: nn.Module, compression: str | None, passes: int) -> Replica
 
 
 def require_alike(model: nn.Module) -> None:
-    """See that every rank has the same parameters.
+    """Check that every rank has the same parameters.
 
     Raises:
         UsageError: its ranks share filters.

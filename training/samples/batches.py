@@ -1,4 +1,4 @@
-"""Batches that all ranks can read, or none takes the step."""
+"""Batches that all ranks can read; otherwise no rank takes the step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SamplesError(Exception):
         self.mine = mine
 
     def raise_mine(self) -> None:
-        """Raise this rank's error, as one that ends a run.
+        """Raise this rank's error as an error that ends the run.
 
         Raises:
             HvdExtError: this rank has one.
@@ -37,7 +37,7 @@ def next_batch(loader: DataLoader, any_rank: Callable[[bool], bool]) -> Any:
     """The next batch of this rank, once each rank has its own. A collective.
 
     Args:
-        loader: of this rank's batches.
+        loader: loader of this rank's batches.
         any_rank: whether a value is true on any rank, a collective.
 
     Raises:

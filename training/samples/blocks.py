@@ -29,12 +29,12 @@ class Blocks:
         samples: Indices,
         group: MPI.Comm | None = None,
     ) -> None:
-        """Describe them; with `group` a collective.
+        """Describe the blocks; with `group` a collective.
 
         Args:
-            sources: of all samples.
-            grid: whose ranks share each sample.
-            samples: which ones.
+            sources: sources of all samples.
+            grid: the grid whose ranks share each sample.
+            samples: numbers of the samples.
             group: the ranks that share each sample, which read each byte of a packed file once
                 together, and must ask for the same samples; None: this one reads for itself.
         """
@@ -42,7 +42,7 @@ class Blocks:
         self._reader: GroupReader | None = None
         self._record_bytes = sum(self._bytes)
         if group is not None:
-            # Alike, so that stores of all keep the same samples.
+            # Equal on all ranks, so that their stores keep the same samples.
             self._record_bytes = max(group.allgather(self._record_bytes))
             fields = [source for source in sources if isinstance(source, PackedField)]
             if len(fields) == len(sources):

@@ -1,4 +1,4 @@
-"""Images that a run will read, looked at before its first step."""
+"""Checks the images that a run will read, before its first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 64
 def find_unusable(
     hvd: ModuleType, count: int, check: Callable[[int], object], workers: int = 4
 ) -> dict[int, str]:
-    """Images that cannot be used, and why; each is looked at by one rank. A collective.
+    """Images that cannot be used, and why; one rank checks each image. A collective.
 
     Args:
         hvd: the exchange.
@@ -67,7 +67,7 @@ def refuse_unusable(
     Args:
         hvd: the exchange.
         program: the name that errors begin with.
-        unusable: of `find_unusable`, the same on all ranks.
+        unusable: result of `find_unusable`, the same on all ranks.
         count: number of images.
         skip: only report them.
 

@@ -73,7 +73,7 @@ class Waves:
         return values.reshape([end - begin for begin, end in block])
 
     def at_points(self, points: Array) -> Array:
-        """Values anywhere, (points,); of places (dimensions, points), in cells."""
+        """Values anywhere, (points,), at places (dimensions, points), in cells."""
         turns = (self.vectors / self.lengths) @ points
         values: Array = self.amplitudes @ np.cos(2 * math.pi * turns + self.phases[:, None])
         return values
@@ -92,7 +92,7 @@ def random_waves(
     """Waves of given magnitudes and amplitudes, with random directions and phases.
 
     Args:
-        rng: where directions and phases come from.
+        rng: source of the directions and phases.
         lengths: cells of the box along each dimension.
         magnitudes: periods per box, (waves,); rounded to whole periods along each dimension.
         amplitudes: (waves,).

@@ -1,4 +1,4 @@
-"""The choice of samples that are not trained on, to evaluate the result."""
+"""The choice of held-out samples, which evaluate the result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def hold_out(groups: NDArray[Any], least: int) -> tuple[Indices, Indices]:
     """Samples to learn from, and samples held out: the last groups of samples, each of them whole.
 
     Args:
-        groups: of each sample the number of its group, (samples,).
-        least: how many samples to hold out at least.
+        groups: for each sample the number of its group, (samples,).
+        least: smallest number of samples to hold out.
 
     Raises:
         UsageError: none is left to learn from.

@@ -29,7 +29,7 @@ def open_pack(
         path: the file.
         hvd: the exchange.
         program: the name that errors begin with.
-        args: its `stage_to` and `share_staging` are looked at; None: it is not staged.
+        args: its `stage_to` and `share_staging` are read; None: the file is not staged.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.

@@ -24,7 +24,7 @@ _RESULTS = TAG + 1
 # that arrive at the same time need little memory. Long messages have several pieces, which overlap.
 _CHUNK_BYTES, _ARRIVING_BYTES = 512 * KIB, 8 * MIB
 _PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
-UNDER_WAY = 2  # pieces at once: memory for so many pieces serves all pieces one after the other
+UNDER_WAY = 2  # pieces at once: memory for this many pieces serves all of them, one after the other
 
 
 class Wire(Protocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
 
 ROUNDS = 100
-# Results of so many first rounds are compared; rounds without a pause find a missing
+# Results of this many first rounds are compared; rounds without a pause find a missing
 # synchronization.
 _COMPARED_WITH_HOST = 10
 _COUNTS = (1, 33, 4_097, 65_536)

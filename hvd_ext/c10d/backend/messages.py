@@ -86,7 +86,7 @@ class Message(Work):
                 error = raised
                 if raised.Get_error_class() == MPI.ERR_TRUNCATE:
                     error = self._mismatch("more")
-            except Exception as raised:  # likewise
+            except Exception as raised:  # raised by the wait, too
                 error = raised
             self._error = error
             self._over.set()

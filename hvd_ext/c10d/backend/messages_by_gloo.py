@@ -197,7 +197,7 @@ class GlooMessages(PointToPoint):
         return message
 
     def close(self) -> None:
-        """Disconnect; what is under way still fails.
+        """Disconnect; messages under way then fail.
 
         No thread may be in Gloo when the interpreter ends: it would abort the process.
         """

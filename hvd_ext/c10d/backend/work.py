@@ -49,7 +49,7 @@ class Work(WorkBase):
         self._future_lock = threading.Lock()
         self._over = Gate()
         self._error: BaseException | None = None
-        # Makes the error of a wait that timed out after so many seconds.
+        # Makes the error of a wait that timed out after this many seconds.
         self.late: Callable[[str, float], HvdExtError] = lambda name, s: HvdExtError(
             f"{name} did not end within {s:g} s"
         )

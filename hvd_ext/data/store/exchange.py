@@ -154,7 +154,7 @@ class RecordExchange:
             peer: rank that writes it.
 
         Returns:
-            A future of the result of `found`; it raises like that of `receive`.
+            A future of the result of `found`; it raises the same errors as the future of `receive`.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.

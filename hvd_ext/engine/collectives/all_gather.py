@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-# A node passes a row on segment by segment; so many segments are in flight.
+# A node passes a row on segment by segment; this many segments are in flight.
 _SEGMENT_BYTES, _UNDER_WAY = 64 * KIB, 4
 
 

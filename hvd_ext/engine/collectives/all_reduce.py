@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-_PLACES = 2  # of Levels: at most so many pieces are in flight
+_PLACES = 2  # of Levels: the most pieces in flight
 
 
 def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:

@@ -41,7 +41,7 @@ class Levels:
         nodes: the ranks of each node.
         local_rank: number among the ranks of this node.
         comm: all ranks, for messages.
-        rail: the ranks with this local rank, one of each node that has so many ranks.
+        rail: the ranks with this local rank, one of each node that has that many ranks.
         memories: memory of the node's ranks by local rank, uint8: two places of PIECE_BYTES.
         relayed: by local rank, the ranks whose messages each of them passes on.
         table: names the algorithm of an allreduce between nodes.

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Send = tuple[int, Sequence[Tensor]]
 # A peer, and the memory for its message: 1-D and contiguous.
 Receive = tuple[int, Tensor]
-# MPI guarantees tags up to 32767; exchanges with so many others between them never overlap.
+# MPI guarantees tags up to 32767; exchanges with this many others between them never overlap.
 _TAGS = 32_000
-# Usually a neighbor arrives before so many polls.
+# Usually a neighbor arrives before this many polls.
 _LOOKS = 5000
 
 

@@ -88,7 +88,7 @@ class Filters:
 
 
 def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
-    """Return the layers of `model`, by path, whose filters so many ranks can share.
+    """Return the layers of `model`, by path, whose filters this many ranks can share.
 
     These are linear layers and convolutions with groups=1, at least as many filters as ranks, and
     parameters that no other layer has.

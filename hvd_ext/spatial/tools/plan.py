@@ -146,7 +146,7 @@ def plan(
     gather_before: Sequence[str] | None = None,
     split_filters: Sequence[str] | None = None,
 ) -> Plan:
-    """Estimate what a split costs, without data, MPI or memory for the sample.
+    """Estimate the cost of a split, without data, MPI or memory for the sample.
 
     Args:
         model: not converted; stays unchanged.

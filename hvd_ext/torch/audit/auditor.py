@@ -39,7 +39,7 @@ log = logging.getLogger("hvd_ext")
 
 
 class Auditor:
-    """Audits one optimizer, every so many steps.
+    """Audits one optimizer, every few steps.
 
     Hooks on modules and on the exchange exist only in audited steps; other steps are only counted.
     """
@@ -95,7 +95,7 @@ class Auditor:
         Args:
             comm: the ranks that hold the same parameters after every step.
             hosts: their host names.
-            first: the world rank of the first of them.
+            first: the world rank of the first of these ranks.
         """
         self._first_replica = first
         if variables.AUDIT_EVERY.is_set:

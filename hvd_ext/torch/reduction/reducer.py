@@ -176,7 +176,7 @@ class Reducer:
                 slot.check_untouched()
 
     def _finish(self) -> None:
-        """Wait for what the arenas have been given."""
+        """Wait for all buckets that the arenas have been given."""
         self._arenas.finish()
         if self._step < KNOWN_AFTER:
             self._sparse.start_what_others_have(self._slots, self._factory.named_by_any)

@@ -66,7 +66,7 @@ class Slots:
             threads: number of torch's threads, the same in all runs that must be equal.
 
         Raises:
-            UsageError: the ranks cannot share so many slots, or the model has a SyncBatchNorm.
+            UsageError: the ranks cannot share this many slots, or the model has a SyncBatchNorm.
         """
         each = slots_of_each_rank(count, horovods.size())
         first = horovods.rank() * each

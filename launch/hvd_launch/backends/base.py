@@ -150,7 +150,7 @@ class MpiLibrary(abc.ABC):
 
     @abc.abstractmethod
     def candidates(self, nodes: int) -> Candidates:
-        """Return its allreduce algorithms on so many nodes, and the variables that force them."""
+        """Return its allreduce algorithms on this many nodes, and the variables that force them."""
 
     def native_rules(self, request: RuleRequest) -> NativeRules | None:
         """Return rules by message size in the library's own form; None if it has none.

@@ -11,7 +11,7 @@ from hvd_launch.tune.common import target
 
 HELP = "measure and choose settings: tune allreduce, tune fusion"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
-# Each is a module like that of a subcommand.
+# Each is a module like those of the subcommands.
 KINDS = ("allreduce", "fusion")
 
 

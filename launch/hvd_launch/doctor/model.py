@@ -35,15 +35,16 @@ class Snapshot:
     """Observations on a machine.
 
     Attributes:
-        mpirun: path, name (of LIBRARIES), version; or an error.
-        mpi4py: library (its version text), path; or an error.
+        mpirun: its path, name (one of LIBRARIES) and version; or an error.
+        mpi4py: its library (the version text) and path; or an error.
         horovod: version, library, mpi, gloo, nccl, cuda; or an error.
         builds: torch (its version), horovod_for (the torch that Horovod was built for), build
-            (the command that builds Horovod for this torch); in an environment of `make env`
-            also checkout, and replaced: the versions it was made with and has now, by package.
+            (the command that builds Horovod for this torch); in an environment of `make env` also
+            `checkout`, and `replaced`: the versions that it was made with and the present ones, by
+            package.
         ranks: report of each rank of a job of `asked` ranks.
         asked: number of ranks that the job was to have.
-        output: other output of that job, and a log that was given.
+        output: other output of that job, and a log if one was given.
         gpus: their names.
         peers: pairs of GPUs that have no access to each other.
         without_nvlink: pairs of GPUs with no NVLink between them; None if nvidia-smi did not say.
@@ -54,15 +55,16 @@ class Snapshot:
         cores: cores that this process may use.
         shm_bytes: size of /dev/shm.
         memlock_bytes: memory that a process may lock; None: unlimited.
-        infiniband: names of its devices.
+        infiniband: names of InfiniBand devices.
         transports: UCX's transports; None if ucx_info is not installed.
         components: Open MPI's components, such as "pml ucx"; empty for other libraries.
         left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
-        filling: of memory freed just before: malloc as it is given, and kept; or an error each.
+        filling: times to fill memory that was freed just before, with malloc's defaults and with
+            freed memory kept; or an error for each.
         yielding: steps/s next to a thread that waits in MPI, when it yields and by default
             (plain); empty unless there are as many ranks as cores, or if nothing is set for it.
-        recorder: hvprof's: path, and what was said of a recording of the job (said) where it
-            started; or an error.
+        recorder: hvprof's recorder: its path, and `said`, the report about a recording of the job;
+            or an error.
     """
 
     mpirun: Mapping[str, Any]

@@ -1,11 +1,11 @@
-"""The platform that explains what was measured on few hosts, found with the simulator itself.
+"""The platform that explains measurements on few hosts, found with the simulator itself.
 
-Simulated times are sums and maxima of what latency, bytes, messages and combining take, so
-around any platform they are linear in these (and no constant is left). The platform of the
-least mean relative error therefore follows from a few rounds of linear least squares without
-negative values, whose coefficients are differences of simulated times. Samples are weighted by
-the inverse of their errors: errors count as they are and not squared, so that what no platform
-explains (one algorithm's messages that queue behind one another, say) does not move the others.
+Simulated times are sums and maxima of the times of latency, bytes, messages and combining, so close
+to any platform they are linear in these (without a constant). The platform of the least mean
+relative error therefore follows from a few rounds of linear least squares without negative values,
+whose coefficients are differences of simulated times. Samples are weighted by the inverse of their
+errors, so that errors count linearly and not squared: effects that no platform explains (such as
+messages of one algorithm that queue behind one another) then do not distort the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hvd_launch.simulate.workers import run_all
 _ROUNDS = 4
 _STEP = 0.02  # of a value, for a difference
 _LEAST_NS = 1e-3
-# A sample whose error is smaller counts no more than with this one.
+# A sample with a smaller error has the weight of this error.
 _WEIGHINGS, _EXPLAINED = 30, 0.01
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -141,7 +141,7 @@ def _replay(start: Platform, values: Values, sample: Sample, listed: Path) -> fl
 def _slopes(
     values: Values, simulate: Callable[[Sequence[Values]], list[Values]]
 ) -> tuple[Values, Values]:
-    """Simulated times, and what they change by with each of the values."""
+    """Simulated times, and their change with each of the values."""
     moved = []
     for index in range(len(values)):
         other = values.copy()

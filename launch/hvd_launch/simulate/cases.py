@@ -13,14 +13,14 @@ from hvd_ext.units import format_bytes
 from hvd_launch.simulate import trace
 from hvd_launch.simulate.platform import Platform
 
-# A case that takes so many times as long as the fastest by its formula is not simulated.
+# A case that takes this many times as long as the fastest by its formula is not simulated.
 _IN_VAIN = 3.0
-# A simulated algorithm replaces the library's where it is so many times as fast: closer than
-# that the simulator does not see.
+# A simulated algorithm replaces the library's where it is this many times as fast: the simulator
+# does not see smaller differences.
 _LEAST_GAIN = 1.05
 # Seconds to write and replay a byte of a trace, on a core of an AMD EPYC.
 _BYTE_S = 0.6e-6
-# While a rank awaits no more messages than that; then in proportion.
+# While a rank awaits no more messages than this; beyond, in proportion.
 _AT_ONCE = 3
 _MOST_S = 300.0
 # Seconds that SMPI's own allreduce takes for each pair of ranks. On many ranks Intel MPI chooses
@@ -32,10 +32,10 @@ Times = Mapping[int, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Situation:
-    """A row to be: so many ranks on each node, of which `sharing` share a node's link.
+    """A row to be: a number of ranks on each node, of which `sharing` share a node's link.
 
-    Shards travel between the nodes by all local ranks at once, each with one rank of every
-    other node: that is one rank a node, and its part of the link.
+    All local ranks exchange shards between the nodes at once, each with one rank of every other
+    node. That equals one rank on each node with its part of the link.
     """
 
     nodes: int
@@ -64,7 +64,7 @@ class Case:
 def situations(
     nodes: Sequence[int], ranks_per_node: int
 ) -> tuple[list[Situation], list[Situation]]:
-    """Situations to simulate for these numbers of nodes, and those with too many ranks."""
+    """Situations to simulate for these numbers of nodes, and the situations with too many ranks."""
     every: list[Situation] = []
     for count in nodes:
         every.append(Situation(count, 1, ranks_per_node))
@@ -118,7 +118,7 @@ def library_s(situation: Situation, sizes: Sequence[int]) -> float:
 
 
 def make_row(platform: Platform, situation: Situation, times: Times) -> Row:
-    """The row of what was simulated; its times are there to be read, too."""
+    """The row of the simulated algorithm; its times are included for readers."""
     return Row(
         situation.nodes,
         situation.ranks_per_node,
@@ -133,7 +133,7 @@ def make_row(platform: Platform, situation: Situation, times: Times) -> Row:
 
 
 def merge(simulated: Sequence[Row], old: Sequence[Row]) -> tuple[Row, ...]:
-    """Measured rows stay first, as they are; simulated ones are for other situations, or newer."""
+    """Measured rows stay first, unchanged; simulated rows are for other situations, or newer."""
     measured = [row for row in old if not row.simulated]
     taken = {_situation(row) for row in measured}
     new = [row for row in simulated if _situation(row) not in taken]

@@ -1,7 +1,7 @@
-"""Simulated time of an MPI library's own allreduce: SMPI has the choices of four libraries.
+"""Simulated time of an MPI library's own allreduce: SMPI has the rules of four libraries.
 
-They are the libraries' tables and rules as of SimGrid's release, not those of the version at
-hand. Combining takes no time here, so these times are lower bounds.
+The tables and rules are as of SimGrid's release, not of the installed version. Combining takes no
+time here, so these times are lower bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def times_s(
 
     Args:
         platform: the cluster.
-        nodes: how many have ranks.
+        nodes: number of nodes that have ranks.
         ranks_per_node: number of ranks on a node.
         selector: SMPI's name of the library, as MpiFacts.simulated_as.
         sizes: message_bytes.

@@ -1,4 +1,4 @@
-"""The cluster that is simulated: its network, and what a message and a byte take on a host. Pure.
+"""The cluster that is simulated: its network, and the time of a message and a byte on a host. Pure.
 
 It is read from and written as JSON, so that it can be edited, and becomes a platform file of
 SimGrid.
@@ -23,7 +23,7 @@ SCALE = 1000.0
 
 @dataclass(frozen=True)
 class Platform:
-    """A cluster of any number of like nodes.
+    """A cluster of any number of equal nodes.
 
     Attributes:
         topology: one of TOPOLOGIES.
@@ -32,12 +32,12 @@ class Platform:
         message_us: time that a message takes on its sender's host, and on its receiver's.
         byte_ns: time that each of its bytes takes on either host.
         combine_ns: time to combine a byte.
-        eager_kib: a message below that leaves before its receiver is ready.
-        memory_gbyte_s, memory_latency_us: between two ranks of a node.
+        eager_kib: a message below this size leaves before its receiver is ready.
+        memory_gbyte_s, memory_latency_us: bandwidth and latency between two ranks of a node.
         nodes_per_switch: for a fat tree and a dragonfly.
         tapering: for a fat tree: the links down from a switch for each link up.
-        switches_per_chassis, chassis_per_group: of a dragonfly, all of whose switches of a
-            chassis, chassis of a group and groups are linked with each other.
+        switches_per_chassis, chassis_per_group: for a dragonfly. All switches of a chassis are
+            linked with each other, all chassis of a group, and all groups.
     """
 
     topology: str = "star"
@@ -85,12 +85,12 @@ class Platform:
         """The platform file.
 
         Args:
-            nodes: how many have ranks; a topology may need more to be whole.
-            ranks_per_node: each has a core for itself.
+            nodes: number of nodes that have ranks; a topology may need more to be complete.
+            ranks_per_node: number of ranks on a node; each has a core for itself.
             link_share: share of the links' bandwidth that these ranks have.
 
         Raises:
-            UsageError: the topology cannot have so many nodes.
+            UsageError: the topology cannot have this many nodes.
         """
         shape, built = self._shape(nodes)
         bandwidth = self.link_gbit * 1e9 / 8 * link_share / SCALE
@@ -116,7 +116,7 @@ class Platform:
         )
 
     def host_costs(self) -> dict[str, str]:
-        """SMPI's settings for what a message takes of its hosts, and when it leaves."""
+        """SMPI's settings for the time of a message on its hosts, and for when it leaves."""
         cost = f"0:{self.message_us * 1e-6 * SCALE:.9g}:{self.byte_ns * 1e-9 * SCALE:.9g}"
         return {
             **dict.fromkeys(("smpi/os", "smpi/ois", "smpi/or"), cost),
@@ -125,7 +125,7 @@ class Platform:
         }
 
     def _shape(self, nodes: int) -> tuple[dict[str, str], int]:
-        """SimGrid's words for the topology, and of how many nodes it is then."""
+        """SimGrid's words for the topology, and the number of its nodes."""
         if self.topology == "star" or nodes <= self.nodes_per_switch:
             return {}, nodes
         below = self.nodes_per_switch
@@ -150,7 +150,7 @@ _MAY_BE_ZERO = ("latency_us", "message_us", "byte_ns", "combine_ns", "eager_kib"
 
 
 def load(path: Path) -> Platform:
-    """Read a platform; what the file does not name has its default.
+    """Read a platform; values that the file does not name have their defaults.
 
     Raises:
         UsageError: names the file and the rule that it breaks.

@@ -17,12 +17,12 @@ from hvd_launch.simulate.platform import SCALE, Platform
 
 _TIME = re.compile(r"Simulation time ([0-9.]+)")
 _SETTINGS = {
-    # Bandwidths and latencies are measured ones, and no network loses a twentieth to its replies.
+    # Bandwidths and latencies were measured, so SimGrid must not reduce them for protocols.
     "smpi/bw-factor": "0:1",
     "smpi/lat-factor": "0:1",
     "network/crosstraffic": "no",
     "network/TCP-gamma": "0",
-    # A replay measures no code; it would ask for the speed of this machine.
+    # A replay measures no code; otherwise smpirun asks for the speed of this machine.
     "smpi/host-speed": "1f",
     # Ranks that replay need little of a stack; KiB.
     "contexts/stack-size": "128",
@@ -34,7 +34,7 @@ _TIMEOUT_S = 6 * 3600.0
 
 
 def check_installed() -> None:
-    """Raise an HvdExtError, which says how to get it, where there is no smpirun."""
+    """Raise an HvdExtError that says how to install smpirun, if it is missing."""
     if shutil.which("smpirun") is None:
         raise HvdExtError(
             "smpirun: command not found: a simulation needs SimGrid's SMPI, in Debian's and "
@@ -54,7 +54,7 @@ def time_s(
 
     Raises:
         HvdExtError: no smpirun, or it failed.
-        UsageError: the trace would be too large, or the topology has not so many nodes.
+        UsageError: the trace would be too large, or the topology cannot have this many nodes.
     """
     check_installed()
     size = nodes * ranks_per_node
@@ -72,7 +72,7 @@ def replay(
 
     Args:
         platform: the cluster.
-        nodes: how many have ranks.
+        nodes: number of nodes that have ranks.
         ranks_per_node: number of ranks on a node; they fill a node before the next.
         listed: names each rank's file, a line each.
         link_share: share of the links' bandwidth that these ranks have.
@@ -98,9 +98,9 @@ def smpirun(
     link_share: float = 1.0,
     preloaded: Path | None = None,
 ) -> str:
-    """Run smpirun in `folder`, with these words after its own, and return what it printed.
+    """Run smpirun in `folder` with these additional words, and return its output.
 
-    `preloaded` is a library in `folder` that its programs load before all others.
+    Its programs load `preloaded`, a library in `folder`, before all others.
 
     Raises:
         HvdExtError: no smpirun, or it failed; the message has its reason.
@@ -124,7 +124,7 @@ def smpirun(
 
 
 def _allow_files(count: int) -> None:
-    """Let a child have as many files open: a rank's trace is one."""
+    """Let a child open as many files as there are ranks: each rank's trace is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         if hard != resource.RLIM_INFINITY and hard < count:

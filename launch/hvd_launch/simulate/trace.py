@@ -2,7 +2,7 @@
 
 An algorithm's messages depend on rank and sizes, never on data. So the algorithm itself runs
 here, rank after rank, with a communicator that writes lines in place of sending. The lines
-hold no times ("time-independent traces"): what a message and a byte take is the platform's.
+hold no times ("time-independent traces"): the platform gives the time of a message and of a byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Write = Callable[[str], Any]
 
 
 class _Request:
-    """A message that is waited for; it has always arrived."""
+    """A message to wait for, which has always arrived."""
 
     def __init__(self, write: Write, line: str) -> None:
         self._write, self._line = write, line
@@ -92,7 +92,7 @@ class Communicator:
 def run(
     algorithm: str, rank: int, size: int, message_bytes: int, eager_bytes: int, write: Write
 ) -> None:
-    """Have `write` get the lines of one rank's allreduce of `message_bytes` of float32.
+    """Call `write` with the lines of one rank's allreduce of `message_bytes` of float32.
 
     A combination of n bytes is a computation of n: the platform's speed is in bytes.
     """
@@ -103,7 +103,7 @@ def run(
         return out
 
     comm: Any = Communicator(rank, size, eager_bytes, write)
-    # Memory that nobody touches is never there.
+    # Memory that is never touched is never allocated.
     buffer = np.empty(message_bytes // 4, np.float32)
     implementation(algorithm)(comm, buffer, Operation("sum", combine, "SUM"))
 
@@ -122,7 +122,7 @@ class Extent:
 
 
 def estimate(algorithm: str, size: int, message_bytes: int, eager_bytes: int) -> Extent:
-    """How large a trace will be, from some of its ranks; a few percent off."""
+    """Estimate the size of a trace from some of its ranks, to a few percent."""
     counted = at_once = awaited = 0
     ranks = sorted({0, 1 % size, size // 2, (size - 1) // 2, size - 1})
 

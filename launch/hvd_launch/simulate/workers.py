@@ -33,7 +33,7 @@ def run_all(jobs: Sequence[Callable[[], T]], done: Callable[[T], object]) -> lis
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             trace.cancelled.set()
-            # A thread that had just written its trace starts a program yet.
+            # A thread that has just written its trace may still start a program.
             while not all(one.done() for one in running):
                 _end_simulations()
                 time.sleep(_AGAIN_S)
@@ -44,7 +44,7 @@ def run_all(jobs: Sequence[Callable[[], T]], done: Callable[[T], object]) -> lis
 
 
 def _end_simulations() -> None:
-    """A thread waits for each; it sees its program end, and tidies up."""
+    """A thread waits for each program until it ends, and cleans up."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().strip() in _PROGRAMS:

@@ -31,8 +31,8 @@ class Difference:
     """The first difference.
 
     Attributes:
-        step: the step in which it was found; 0 is before the first one.
-        after_step: the last step after which there was none; not always the previous one.
+        step: the step in which it was found; 0 means before the first step.
+        after_step: the last step after which there was no difference; not always the previous step.
         kind: the kind of value that differs first in that step.
         parameter: the first one that differs, in backward's order for gradients and sums.
         more: how many other parameters differ.

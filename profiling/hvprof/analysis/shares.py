@@ -34,7 +34,7 @@ class Shares:
 
 
 def shares(recording: Recording, exposed: Exposed | None, parts: StepParts | None) -> Shares:
-    """The shares of a recording, with what its regions and the kernel say of its steps."""
+    """The shares of a recording, with its steps as its regions and the kernel describe them."""
     ends = [rank.until_unix_s - rank.start_unix_s for rank in recording.ranks if rank.until_unix_s]
     run_s = max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
     steps = recording.all_steps

@@ -1,4 +1,4 @@
-"""The places in the program that call MPI, with what they cost: mpiP's main table."""
+"""The places in the program that call MPI, with their cost: mpiP's main table."""
 
 from __future__ import annotations
 

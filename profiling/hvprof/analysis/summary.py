@@ -16,7 +16,7 @@ from hvprof.analysis.waiting.collectives import COLLECTIVES
 from hvprof.format.bins import bucket_edges_s
 from hvprof.model import Cell, Recording, Region
 
-# A run is cut into so many blocks, for comparisons that have one run a side.
+# A run is cut into this many blocks, for comparisons that have one run a side.
 BLOCKS = 20
 _BENCHMARKED_SIZES = 4
 

@@ -19,15 +19,15 @@ class Connection:
 
     Attributes:
         local, remote: IPv4 addresses.
-        stuck_s: time since the peer last acknowledged waiting data.
-        waited_s: how long data waited, since a call was found to last.
-        again: segments resent since then.
+        stuck_s: time since the peer last acknowledged some of the waiting data.
+        waited_s: how long data has waited since a call was found to take long.
+        again: number of segments resent since then.
         unsent_s: the part of `waited_s` in which no data was in flight although the peer would take
             more, because packets are dropped before they leave the host.
         queued_bytes: bytes given to the kernel and not acknowledged.
         delivered_bytes: bytes acknowledged while data waited.
-        busy_s, resent, acked_bytes: since the connection began: time with unacknowledged data that
-            the peer would take, segments resent, bytes acknowledged.
+        busy_s, resent, acked_bytes: totals since the connection began: time with unacknowledged
+            data that the peer would take, segments resent, bytes acknowledged.
     """
 
     local: str

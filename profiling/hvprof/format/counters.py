@@ -32,7 +32,7 @@ class Count:
 
     Attributes:
         operation, algorithm, traffic, source: as in `model.Cell`.
-        calls, message_bytes, time_s: summed over the calls that have ended.
+        calls, message_bytes, time_s: sums over the calls that have ended.
     """
 
     operation: str
@@ -53,7 +53,7 @@ class Counters:
         start_unix_ns: when the rank started MPI.
         dropped_calls: calls for which the rank's table of kinds had no room.
         steps: the sum over the steps that have ended; None if there are none.
-        step_end_ns: when the last of them ended, on the rank's clock; 0 for none.
+        step_end_ns: when the last step ended, on the rank's clock; 0 for none.
         counts: the calls, by kind.
         machine: counters of its machine; None if it has not read them.
     """

@@ -26,11 +26,11 @@ class CurrentCalls:
 
     Attributes:
         processes: the name of the rank's process id namespace, "" if the kernel has none.
-        slots: SLOT, of threads that have called MPI or entered a region.
+        slots: a SLOT for each thread that has called MPI or entered a region.
         entered: number of collectives that it entered on each communicator.
-        latest: the operations of the latest ones: number N is at N % LATEST.
+        latest: the operations of the latest collectives; number N is at N % LATEST.
         submitted: keys of the latest operations that it submitted by name.
-        sent: MESSAGE, the latest ones that it sent, in order.
+        sent: a MESSAGE for each of the latest messages that it sent, in order.
         beat: BEAT, its latest sign of life; None if there is none.
     """
 
@@ -60,7 +60,8 @@ def read_current(path: Path) -> CurrentCalls | None:
         if before is None or after is None:
             return None
         # The second reading begins after the first has ended. A slot whose count of changes is
-        # even and the same in both was not written during the first: what that read is whole.
+        # even and the same in both was not written during the first: the content of that reading is
+        # whole.
         changes = before["slots"]["changes"]
         whole = (changes == after["slots"]["changes"]) & (changes % 2 == 0)
         for place in np.flatnonzero(whole).tolist():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 # The orders are those of the recorder's enums. Regions are counted like one more kind of traffic.
 TRAFFIC = ("data", "control", "transport", "tuning")
-# Messages by partner are counted like this, too, each a second time.
+# Messages are counted a second time by partner, like this.
 REGION, PARTNER = len(TRAFFIC), len(TRAFFIC) + 1
 # Represents the partners beyond the first 256.
 OTHER_PARTNERS = (1 << 18) - 1

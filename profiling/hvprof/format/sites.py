@@ -72,7 +72,7 @@ def places_of(
     Args:
         sites: sites of any ranks.
         recorded_unix_s: the end of the recording, in s since 1970; files that were written later
-            are not those that ran, and name nothing.
+            are not those that ran, and are not used.
     """
     offsets: dict[str, set[int]] = defaultdict(set)
     found = {}
@@ -95,7 +95,7 @@ def _is_another(name: str, recorded_unix_s: float | None) -> bool:
         found = Path(name).stat()
     except OSError:
         return True
-    # A damaged name may be that of a pipe, which would block.
+    # A damaged name may name a pipe, which would block.
     written_later = recorded_unix_s is not None and found.st_mtime > recorded_unix_s
     return written_later or not stat.S_ISREG(found.st_mode)
 

@@ -112,7 +112,7 @@ class Shifts:
             return 0
         offsets = self._offsets.get(rank.clock, ())
         if not offsets:
-            # As accurate as the hosts' time of day, which is all that a killed rank may have left.
+            # As accurate as the hosts' time of day: a killed rank may have left nothing better.
             return round((rank.start_unix_s - rank.start_clock_s - self._wall_s) * 1e9)
         at_s = at_ns / 1e9
         # Clocks drift by some 10 us a second; between start and end, the drift is linear.

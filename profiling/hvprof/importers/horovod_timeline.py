@@ -87,7 +87,7 @@ def import_timeline(
             unfinished is read as far as it goes.
         directory: the directory of the recording, as for `record`.
         force: replace an earlier recording.
-        size: ranks of the job; by default what the timeline's negotiations show.
+        size: ranks of the job; by default the number that the timeline's negotiations show.
 
     Returns:
         0, the exit code.

@@ -1,4 +1,4 @@
-"""Ranks, calls and what a rank does, in words."""
+"""Ranks, calls and activities of ranks, in words."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from hvprof.recording.load import (
 )
 
 # Links by which ranks agree: on the number of their job (recorder/jobs.h), and on whether all of
-# them have a trace (recorder/decision.h); and by which they say that their MPI cannot be recorded.
-# Their targets are text: a tool that follows links would find nothing there.
+# them have a trace (recorder/decision.h); and by which they report that their MPI cannot be
+# recorded. Their targets are text: a tool that follows links would find nothing there.
 _JOB_LINKS, _DECISION, _STRANGE_MPI = "job-*", "decision", "strange-mpi"
 
 
@@ -69,9 +69,9 @@ def strange_mpi(directory: Path) -> str:
 
 
 def remove(directory: Path) -> None:
-    """Remove what an earlier command recorded into a folder, and nothing else that is in it."""
+    """Remove an earlier command's recording from a folder, and nothing else."""
     for folder in job_folders(directory):
-        # A recording that was made there under its own name stays.
+        # A recording that was made there under another name stays.
         meta = read_meta(folder / META_NAME)
         if folder != directory and (not meta or "job" in meta):
             _remove(folder)
@@ -89,7 +89,7 @@ def _remove(folder: Path) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Files of one job's ranks, and what was written about it while it ran."""
+    """Files of one job's ranks, and those that were written about it while it ran."""
     patterns = (*(RANK_FILES, TRACE_FILES, CURRENT_FILES, SITE_FILES, TIMELINE_FILES, HANG_NAME),)
     return [path for pattern in patterns for path in folder.glob(pattern)]
 

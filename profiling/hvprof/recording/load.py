@@ -45,7 +45,7 @@ _META_KINDS = (
     ("versions", dict),
     ("source", str),
 )
-# Some 3000 years: what a calendar can show.
+# Some 3000 years: the limit of a calendar.
 _MOST_S = 1e11
 _MOST_CHARACTERS = 2000  # of causes
 _RECORD = "hvprof record -o DIR -- COMMAND"
@@ -127,7 +127,7 @@ def _with_sites(rank: RankRecording, path: Path) -> RankRecording:
 
 
 def _with_last_signs(rank: RankRecording, path: Path) -> RankRecording:
-    """A rank with its last signs of life, and its last call, where it did not finish."""
+    """A rank with its last sign of life and its last call, if it did not finish."""
     current = None
     with suppress(UsageError):
         current = None if rank.end_unix_s else read_current(path.with_suffix(".now"))
@@ -171,7 +171,7 @@ def _ends(found: Sequence[tuple[RankRecording, Path]]) -> Iterator[_End]:
 
 
 def _hang(path: Path) -> str:
-    """The causes in what hvprof record wrote where ranks were blocked; "" without it."""
+    """The causes that hvprof record wrote down when ranks were blocked; "" without any."""
     try:
         with path.open(errors="replace") as file:
             causes, _, _ = file.read(_MOST_CHARACTERS).partition("\n\n")
@@ -183,8 +183,8 @@ def _hang(path: Path) -> str:
 def job_folders(directory: Path) -> list[Path]:
     """Return the folders of the MPI jobs that a command started, in that order.
 
-    The first job's is `directory` until the command has ended, and permanently if it was the only
-    one; those of later jobs are folders in it, named by number.
+    The first job's folder is `directory` until the command has ended, and permanently if it was the
+    only job; the folders of later jobs are in it, named by number.
     """
     numbered = [entry for entry in directory.glob("[1-9]*") if entry.name.isdecimal()]
     later = [entry for entry in numbered if any(entry.glob(RANK_FILES))]
@@ -214,5 +214,5 @@ def read_meta(path: Path) -> dict:
         or any(not isinstance(meta.get(key), kind | None) for key, kind in _META_KINDS)
         or any(not 0 <= (meta.get(key) or 0) < _MOST_S for key in ("start_unix_s", "duration_s"))
     ):
-        raise UsageError(f"{path} is not hvprof's: remove it to read the ranks alone")
+        raise UsageError(f"{path} is not hvprof's: remove it to read only the ranks")
     return meta

@@ -16,7 +16,7 @@ _IS_SECRET_FLAG = re.compile(rf"--?{_SECRET}")
 # Flags before NAME=VALUE, and before NAME VALUE.
 _ASSIGNING = ("-x", "-e", "--env", "--export")
 _NAMING = ("-genv", "-env")
-# The same within a word that is a script, as after `sh -c`.
+# The same in a word that is a script, as after `sh -c`.
 _IN_SCRIPT = re.compile(
     rf"((?:\b[A-Z_][A-Z0-9_]*|\b{_SECRET}|(?:^|[;&|(]\s*|\benv\s+){_NAME}"
     rf"|(?<!\S)(?:{'|'.join(_ASSIGNING)})[=\s]\s*{_NAME})="

@@ -27,7 +27,7 @@ NO_TIMELINE = (
 _LISTED = 8
 _AT_ONCE_S = 10.0
 _ELF, _INTERPRETER = b"\x7fELF", 3
-# Names that a program which calls MPI holds: C's, and Fortran's as compilers write them.
+# Names in a program that calls MPI: C's, and Fortran's as compilers write them.
 _MPI_NAMES = (b"MPI_Init", b"mpi_init_", b"mpi_init_f08_")
 _PRELOAD = (
     "the recorder was not loaded: LD_PRELOAD is lost by sudo, ssh, containers and"
@@ -114,7 +114,8 @@ def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: s
     heads = [head for folder in folders for head in _heads(folder)]
     if not launcher_of(launcher) or len(folders) < 2 or any(head.size > 1 for head in heads):
         return ""
-    # One after the other they may be meant: a script that starts a program several times.
+    # If they ran one after the other, this may be intended: a script that starts a program several
+    # times.
     starts_s = sorted(head.start_unix_ns / 1e9 for head in heads)
     if starts_s[-1] - starts_s[0] > _AT_ONCE_S:
         return ""

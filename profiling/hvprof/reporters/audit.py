@@ -64,7 +64,7 @@ def _describe(subject: str, found: Difference) -> list[str]:
 
 
 def when(found: Difference) -> str:
-    """The step of a difference, or between which audited steps it began."""
+    """The step of a difference, or the audited steps between which it began."""
     if found.step == 0:
         return "before the first step"
     if found.after_step is not None and found.after_step < found.step - 1:

@@ -23,7 +23,7 @@ _LABEL = 14
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the verdict, the table, and what speaks against reading it."""
+    """Print the verdict, the table, and the reasons for caution."""
     console.print(comparison.verdict, style="bold", markup=False, highlight=False)
     console.print()
     short = all(len(label) <= _LABEL for label in comparison.labels)

@@ -17,9 +17,9 @@ from hvprof.reporters.page.svg import Axis, Curve
 from hvprof.reporters.terminal.columns import Column, print_columns
 
 _COLUMNS = ("ranks", "measured", "projected", "interval", "efficiency", "naive", "note")
-# A serial share that moves by more than this is no constant.
+# A serial share that changes by more than this is not constant.
 _STEADY = 0.05
-# One size beyond a node shows the jump to several nodes, a second how the time grows from there.
+# One size beyond a node shows the jump to several nodes; a second one shows the growth from there.
 _SIZES_BEYOND = 2
 
 

@@ -10,7 +10,7 @@ from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.words import because
 from hvprof.analysis.sites import SiteCost
 
-# Calls that take no more than this share of MPI's time are not worth a place in a sentence.
+# The sentence leaves out calls that take no more than this share of MPI's time.
 _SMALL = 0.1
 _NOWHERE = (Kind.ONE_RANK, Kind.SHORT, Kind.LAST_CALL)
 

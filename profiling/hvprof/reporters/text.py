@@ -9,7 +9,7 @@ from hvprof.analysis.summary import Row, of_horovod
 
 
 def operation_text(row: Row) -> str:
-    """The operation, and how hvd_ext carried it out where it says so."""
+    """The operation, and hvd_ext's algorithm if it named one."""
     return row.operation if row.algorithm == "native" else f"{row.operation} ({row.algorithm})"
 
 

@@ -26,7 +26,7 @@ def title(found: StepTimelines) -> str:
 
 
 def shown_ranks(found: StepTimelines) -> list[tuple[str, StepTimeline]]:
-    """The mean, and the ranks, or those that were idle for longest where there are many."""
+    """The mean and the ranks; if there are many, only those that were idle longest."""
     ranks = sorted(found.by_rank, key=lambda step: -step.idle_s)[:_MOST_RANKS]
     named = [(str(step.rank), step) for step in sorted(ranks, key=lambda step: step.rank)]
     return [("mean", found.mean), *named] if len(found.by_rank) > 1 else named

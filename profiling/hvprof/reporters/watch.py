@@ -161,7 +161,7 @@ def _percent(share: float) -> str:
 
 
 def _shown(ranks: Sequence[RankRate]) -> list[RankRate]:
-    """All ranks if they are few, and else those that are longest outside of MPI."""
+    """All ranks if they are few; otherwise those that are longest outside of MPI."""
     order = sorted(ranks, key=lambda one: -one.outside)
     return sorted(order[:_RANKS], key=lambda one: one.rank)
 

@@ -38,7 +38,7 @@ _UNTIMED = 0x02  # cudaEventDisableTiming
 _THREADS = 256
 _MOST_BLOCKS = 64  # a row of the kernel's table
 _MOST_TABLES = 512
-# Usually the other host arrives before so many polls.
+# Usually the other host arrives before this many polls.
 _LOOKS = 5000
 
 

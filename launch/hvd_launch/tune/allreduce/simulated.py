@@ -72,7 +72,7 @@ def make_plan(request: Request) -> Plan:
     """Plan a request.
 
     Raises:
-        UsageError: the platform cannot have so many nodes.
+        UsageError: the platform cannot have this many nodes.
     """
     good, large = situations(request.nodes, request.ranks_per_node)
     refused = [

@@ -28,7 +28,7 @@ _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 class Journal:
-    """A file of entries that only grows. Its first line says what is measured.
+    """A file of entries that only grows. Its first line names the measurement.
 
     Attributes:
         entries: its entries, without the first line.
@@ -39,7 +39,7 @@ class Journal:
 
         Args:
             path: the file.
-            subject: what is measured: JSON's types.
+            subject: description of the measurement, in JSON's types.
             fresh: move earlier measurements aside, and start over.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Throughput, read from what a training command prints. Pure."""
+"""Throughput, read from the output of a training command. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class LastCall:
 
     Attributes:
         operation: the most frequent one.
-        time_s: how long the first of them had been in it.
+        time_s: how long the first rank had been in it.
         ranks: ranks that were outside of MPI then, or ended the job; may be empty.
         how: their state.
     """

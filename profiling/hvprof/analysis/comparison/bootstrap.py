@@ -89,7 +89,7 @@ def weigh(
 
     Args:
         first: runs of the reference; each has an amount and a time above 0.
-        second: runs of the other side, likewise.
+        second: runs of the other side.
         method: by default the method for runs without an order.
     """
     method = method or Method()

@@ -1,9 +1,9 @@
 """Compute time by the batch of a rank, and the part that does not shrink with the batch.
 
 Between timed batches it is assumed to be linear. The line through the smallest ones, extended to a
-batch of 0, gives the fixed time. A convolution's is small. For a fully connected layer whose matrix
-product has become narrow, it is most of the time, so the layer scales no further (Keuper and
-Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it skinny).
+batch of 0, gives the fixed time. The fixed time of a convolution is small. For a fully connected
+layer whose matrix product has become narrow, it is most of the time, so the layer scales no further
+(Keuper and Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it skinny).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchTime:
         return before_s + (after_s - before_s) * (batch - before) / (after - before)
 
     def times(self, factor: float) -> BatchTime:
-        """Return the same for a machine that takes `factor` times as long."""
+        """Return this for a machine that takes `factor` times as long."""
         return BatchTime(self.batches, tuple(time_s * factor for time_s in self.times_s))
 
 
@@ -56,7 +56,7 @@ def batch_time(batches: Sequence[float], times_s: Sequence[float]) -> BatchTime:
     batches have less weight. With only one batch, all time is assumed to be proportional to it.
 
     Args:
-        batches: in ascending order, above 0.
+        batches: batches of a rank in ascending order, above 0.
         times_s: seconds of each.
     """
     known = [(batch, time_s) for batch, time_s in zip(batches, times_s, strict=True) if time_s > 0]
@@ -88,7 +88,7 @@ class Compute:
         return self.forward.at(batch) + self.backward.at(batch)
 
     def times(self, factor: float) -> Compute:
-        """Return the same for a machine that takes `factor` times as long."""
+        """Return this for a machine that takes `factor` times as long."""
         return Compute(self.forward.times(factor), self.backward.times(factor))
 
 
@@ -104,7 +104,7 @@ def gradients_of(table: LayerTable) -> tuple[Gradient, ...]:
     """Return the gradients in the order in which they become ready."""
     own = [layer for layer in table.layers if layer.gradient_bytes]
     backward_s = sum(layer.backward_s[-1] for layer in table.layers)
-    # Autograd also works between the layers, so the last gradient ends backward.
+    # Autograd also works between the layers, so backward ends with the last gradient.
     whole_s = max([backward_s, *(layer.ready_s for layer in own)])
     found = [
         Gradient(layer.gradient_bytes, layer.ready_s / whole_s if whole_s else 1.0) for layer in own

@@ -2,7 +2,7 @@
 
 No allreduce sends less than 2 (n-1)/n of its message (Patarasuk and Yuan, JPDC 69, 2009): a ring
 reaches that, and more ranks cost it very little. The measured time of Horovod's stacks grows with
-the levels of a tree, 2 ceil(lg n). The first is a hard limit, the second the expectation for a
+the levels of a tree, 2 ceil(lg n). The ring is a hard limit; the tree is what to expect of a
 typical exchange.
 """
 
@@ -21,7 +21,7 @@ def passes(algorithm: str, count: float) -> float:
         return 0.0
     if algorithm == RING:
         return 2 * (count - 1) / count
-    # Bisection approaches from both sides: slightly above a power of two is not another level.
+    # Bisection approaches from both sides: a number slightly above a power of two is no new level.
     return 2.0 * math.ceil(math.log2(count) - 1e-9)
 
 
@@ -48,7 +48,7 @@ class Exchange:
         return within_s + self.between_s * passes(self.algorithm, ranks / own)
 
     def with_bandwidth(self, factor: float) -> Exchange:
-        """Return it over links that are `factor` times as fast; on one node, over faster memory."""
+        """Return the exchange over links (on one node, over memory) `factor` times as fast."""
         alone = math.isinf(self.ranks_per_node)
         return Exchange(
             self.algorithm,

@@ -1,9 +1,10 @@
 """Waiting for late ranks, and how it grows with them.
 
 The last of p ranks is later than the mean by sigma E[max of p], if their times scatter by chance;
-a rank that is slow in every step delays the others by the same time however many there are. So the
-ranks' means are taken off first, and what all ranks share in a step (a common pause delays none of
-them behind the others); only the rest grows, and of that only what passes the slow rank.
+a rank that is slow in every step delays the others by the same time however many there are.
+Therefore the means of the ranks are subtracted first, and so is the delay that all ranks share in a
+step, because a common pause makes no rank later than another. Only the remaining scatter grows with
+the number of ranks, and it counts only where it exceeds the delay of the slow rank.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hvprof.analysis.order_statistics import expected_maximum, expected_maximum_
 from hvprof.model import Recording
 
 _LEAST_STEPS = 8
-# A rank is slow if it is so by more than so many times what chance makes of equal ones.
+# A rank is slow if it is later than equal ranks would be by chance, by more than this factor.
 _SURE = 3.0
 # Standard error of a median, over that of a mean, of normal values.
 _MEDIAN = np.sqrt(np.pi / 2)
@@ -32,7 +33,7 @@ class Jitter:
     Attributes:
         slow_s: by how much the slowest rank is slower than the mean, in every step.
         ahead_s: by how much it is slower than the other ranks.
-        residuals_s: (n,) what else differs, ascending; its mean is 0.
+        residuals_s: (n,) the remaining differences, ascending; their mean is 0.
     """
 
     slow_s: float
@@ -41,11 +42,11 @@ class Jitter:
 
     @cached_property
     def sigma_s(self) -> float:
-        """Standard deviation of what differs by chance."""
+        """Standard deviation of the differences by chance."""
         return float(self.residuals_s.std()) if len(self.residuals_s) else 0.0
 
     def at_most(self, waiting_s: float, ranks: int) -> Jitter:
-        """The same, scaled down if it explains more waiting than there was."""
+        """The same jitter, scaled down if it explains more waiting than there was."""
         explained_s = self.waiting_s(ranks)
         factor = min(1.0, waiting_s / explained_s) if explained_s else 1.0
         return Jitter(self.slow_s * factor, self.ahead_s * factor, self.residuals_s * factor)
@@ -91,7 +92,7 @@ def jitter_of(recording: Recording) -> Jitter:
     # Medians: a checkpoint of rank 0 in one step does not make it a slow rank.
     of_rank = np.median(differ_s, axis=1)
     residuals = differ_s - of_rank[:, None]
-    # Taking off the mean of few ranks takes off some of the scatter too.
+    # Subtracting the mean of few ranks subtracts some of the scatter, too.
     residuals *= np.sqrt(len(tables) / (len(tables) - 1))
     residuals = np.sort((residuals - residuals.mean()).ravel())
     # Medians of few steps differ by chance too.

@@ -1,10 +1,10 @@
 """How the work of a rank slows down as ranks are added: a line in the doublings, and a prior.
 
 Each rank's time for its share of the work is close to a straight line in the number of doublings:
-the levels of a tree, the last of ranks whose times scatter, and stages of a network all grow so.
-With a constant global batch it is a line in the ranks (Amdahl). A few sizes say little of its
-slope, so that of published trainings counts as some measurements more, which is ridge regression
-towards a prior (Hoerl and Kennard, Technometrics 12, 1970).
+the levels of a tree, the lateness of the last rank, and the stages of a network all grow like this.
+With a constant global batch it is a line in the ranks (Amdahl). A few sizes say little about its
+slope, so the slope of published trainings counts as additional measurements, which is ridge
+regression towards a prior (Hoerl and Kennard, Technometrics 12, 1970).
 
 The forecast starts halfway between the largest size and the line there: a single run is off by
 some percent, and a line misses a slope that changes.
@@ -28,7 +28,7 @@ class Prior:
     Attributes:
         loss: cost of a doubling, as a share of the time at the largest measured size.
         weight: weight of the loss, as a sum of squared doublings.
-        slack: what a doubling may cost beyond the forecast, likewise: the interval's lower end.
+        slack: the same for a doubling at the interval's lower end, beyond the forecast.
     """
 
     loss: float = 0.06
@@ -74,7 +74,7 @@ def fit_growth(
         times = times + jump.time_s * (ranks <= jump.below)
     above = times / times[-1] - 1
     doublings = _doublings(ranks, sizes[-1], strong)
-    # The tables of the prior keep the batch of a rank: they say nothing of the other case.
+    # The tables of the prior keep the batch of a rank: they say nothing about a fixed global batch.
     weight = 0.0 if strong else prior.weight
     squares, mixed = doublings @ doublings + weight, doublings @ above + weight * prior.loss
     through = mixed / squares

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# A jump costs more than this share of a rank's time, and so many times any other doubling.
+# A jump costs more than this share of a rank's time, and this many times any other doubling.
 _LEAST, _TIMES = 0.1, 3
 _LEAST_SIZES = 5
 

@@ -20,7 +20,7 @@ LEAST_SIZES = 3
 # Times the largest measured size: where a projection is far, and where it is refused.
 FAR, TOO_FAR = 4, 16
 CONFIDENCE = 0.9
-# Two runs, the largest that was measured and the one there, differ by so much by chance.
+# Two runs (the largest measured one, and one of the projected size) differ by this much by chance.
 _BY_CHANCE = math.exp(
     statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(2) * BETWEEN_RUNS
 )
@@ -47,10 +47,10 @@ class ProjectedSize:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSize:
-    """A size that was measured: mean throughput of its runs, and what it is over the smallest's.
+    """A size that was measured: the mean throughput of its runs, and its efficiency.
 
     Attributes:
-        efficiency: over the smallest size.
+        efficiency: efficiency relative to the smallest size.
         serial: the Karp-Flatt share; None for the smallest size.
     """
 
@@ -76,12 +76,12 @@ class Projection:
     Attributes:
         strong: the batch of all ranks is kept, not that of each.
         ranks_per_node: the number that was given.
-        measured: ascending.
+        measured: measured sizes, ascending.
         doubling: time that a doubling of the largest size costs a rank, as a share of it.
         jump: between two measured sizes; None if there is none.
         beyond_a_node: how many of the measured sizes need more than one node.
         projection: larger sizes, ascending.
-        next_size: to measure.
+        next_size: size to measure next.
         confidence: confidence of the intervals.
     """
 
@@ -152,11 +152,11 @@ def project(
 
 
 def _projected(ranks: int, growth: Growth, prior: Prior) -> ProjectedSize:
-    """The forecast, with an interval that is longer downwards.
+    """The forecast, with an interval that extends further down than up.
 
-    Network, file system or parameter server may reach their limit at any doubling, whatever was
-    measured before. Upwards a doubling may cost less than expected by what is usual, and nothing
-    beats the efficiency of the largest size but chance.
+    A network, a file system or a parameter server may reach its limit at any doubling, whatever was
+    measured before. Upwards, a doubling may cost less than expected by the usual scatter, and only
+    by chance is a size more efficient than the largest measured one.
     """
     time_s = growth.at(ranks)
     doublings = max(0.0, math.log2(ranks / growth.largest))
@@ -198,5 +198,5 @@ def _sizes_to(last: int, most: int) -> list[int]:
 
 
 def _doubled(last: int, least: float) -> int:
-    """The first doubling of the largest measured size that reaches so far."""
+    """The first doubling of the largest measured size that reaches this size."""
     return last * 2 ** math.ceil(math.log2(least / last))

@@ -41,7 +41,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Changed:
-    """Gives the exchanges of a step as they would be: a Change for `replay`."""
+    """Gives `replay` the changed exchanges of a step."""
 
     asked: WhatIf
     line: Line
@@ -56,7 +56,7 @@ class Changed:
         return self._cut(recorded, changed, self.asked.bucket_bytes)
 
     def time_s(self, exchange: Exchange, message_bytes: float) -> float:
-        """Time of a message of so many bytes by the line, with the change."""
+        """Time of a message of this many bytes by the line, with the change."""
         algorithm = self.asked.algorithm or algorithm_of(exchange)
         latency_s, bytes_s = self._parts(algorithm, exchange.size, message_bytes)
         if self.asked.latency_s is not None:
@@ -92,7 +92,7 @@ class Changed:
     def _cut(
         self, recorded: Recorded, changed: Sequence[Moved], bucket_bytes: int
     ) -> Sequence[Moved]:
-        """The same bytes in other buckets; within a recorded one they become ready evenly."""
+        """The same bytes in other buckets; within a recorded bucket they become ready evenly."""
         sizes = [exchange.message_bytes for exchange in recorded.exchanges]
         done = np.concatenate([[0], np.cumsum(sizes)])
         if not done[-1]:
@@ -102,7 +102,7 @@ class Changed:
         told_s = [
             self.time_s(longest, end - begin) for begin, end in zip([0, *ends], ends, strict=False)
         ]
-        # The line may miss what exchanges really took; the buckets miss it alike.
+        # The line may miss the real times of exchanges; the buckets miss them by as much.
         by_line_s = sum(self.time_s(longest, size) for size in sizes)
         ranks = range(len(recorded.step))
         took_s = [sum(moved.transfer_s[rank] for moved in changed) for rank in ranks]

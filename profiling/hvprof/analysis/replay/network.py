@@ -23,7 +23,7 @@ from hvprof.analysis.replay.rates import Rates, fit
 from hvprof.analysis.replay.replay import Moved, take_apart
 from hvprof.analysis.replay.timeline import Exchange, JobStep
 
-# Assumed algorithm of an exchange that names none. Its bytes cost the least possible.
+# Algorithm that is assumed for an exchange that names none: its bytes cost the least possible.
 ASSUMED = "ring"
 # Lengths that span less cannot separate latency from bandwidth.
 _SPAN = 2
@@ -51,8 +51,8 @@ class Line:
     """A line through the recorded exchanges.
 
     Attributes:
-        latency_s: of an exchange without bytes, of the kind that carried most bytes.
-        byte_s: more for each byte of it.
+        latency_s: time of an exchange without bytes, of the kind that carried most bytes.
+        byte_s: additional time for each byte.
     """
 
     rates: Rates
@@ -75,7 +75,7 @@ class Network:
 
 
 def algorithm_of(exchange: Exchange) -> str:
-    """How an exchange was carried out, or what it is taken to be."""
+    """How an exchange was carried out, or is assumed to have been."""
     return exchange.algorithm if exchange.algorithm in FORMULAS else ASSUMED
 
 
@@ -86,11 +86,11 @@ def shortest(steps: Sequence[JobStep]) -> int:
 
 
 def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Network:
-    """Fit what exchanges took after all ranks had come.
+    """Fit the times of exchanges after all ranks had come.
 
     Args:
-        steps: of the trace.
-        most_latency_s: what is known of the latency of an exchange besides.
+        steps: steps of the trace.
+        most_latency_s: upper bound of the latency of an exchange, known from elsewhere.
 
     Raises:
         UsageError: nothing was exchanged.
@@ -116,7 +116,7 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
 
 
 def bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
-    """Exchanges in groups, of which each but the first began before the one before had ended.
+    """Exchanges in groups; in a group, each but the first began before the previous one had ended.
 
     They share the link, so only what they took together means something.
     """
@@ -156,7 +156,7 @@ def _separates_lengths(known: Sequence[_Burst]) -> bool:
 
 
 def _fit(known: Sequence[_Burst]) -> Rates:
-    """The least absolute relative error, which stalls of a few do not bend, by least squares."""
+    """Find the line of least absolute relative error, which a few stalls do not distort."""
     works, times_s = [one.work for one in known], [one.time_s for one in known]
     rates = fit(works, times_s)
     for _ in range(_ROUNDS):
@@ -166,7 +166,7 @@ def _fit(known: Sequence[_Burst]) -> Rates:
 
 
 def _with_latency(known: Sequence[_Burst], message_s: float) -> Rates:
-    """At most that latency of a message; all that it does not explain are bytes; so again."""
+    """A message has at most this latency; the time beyond it belongs to bytes. This is repeated."""
     messages, sent_bytes, times_s = np.array(
         [(one.work.messages, one.work.sent_bytes, one.time_s) for one in known]
     ).T

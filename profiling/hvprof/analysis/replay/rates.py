@@ -39,8 +39,8 @@ def fit(
 ) -> Rates:
     """Find the rates, none negative, of the least squared relative error.
 
-    One algorithm at one number of ranks cannot separate sending from combining: its prediction
-    for other sizes holds, its byte_s alone means nothing.
+    One algorithm at one number of ranks cannot separate sending from combining: its prediction for
+    other sizes is valid, but its byte_s alone means nothing.
 
     Args:
         works: of one or several allreduces each.

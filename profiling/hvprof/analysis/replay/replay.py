@@ -1,14 +1,14 @@
 """Replays steps: the recorded computation with given times of the exchanges.
 
-A rank's exchanges go one after the other, as MG-WFBP has them (Shi, Chu and Li, INFOCOM 2019), and
+A rank's exchanges run one after the other, as in MG-WFBP (Shi, Chu and Li, INFOCOM 2019), and
 each needs all of its ranks:
 
     arrival of a rank = max(end of the exchange before, ready) + what the rank then still took
     end of a rank     = last arrival of all ranks + transfer
 
 The training thread leaves a wait when the last exchange that it waited for is over, and continues
-its computation. Recorded gaps stay as they are; so an unchanged replay is exact where the
-program does that, and its error says how far it does not.
+its computation. Recorded gaps stay as they are. An unchanged replay is therefore exact if the
+program behaves like this, and its error shows how far the program does not.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from hvprof.analysis.replay.timeline import Blocked, Exchange, JobStep, RankStep
 
-# Clocks are read one after the other: what ended so much after a wait was waited for.
+# Clocks are read one after the other: an exchange that ended up to this long after a wait was
+# waited for.
 _SLACK_S = 20e-6
-# A thread that begins an exchange so soon after the last one may have been late for it.
+# A thread that begins an exchange this soon after the last one may have been late for it.
 _IDLE_S = 1e-3
 
 
@@ -30,10 +31,10 @@ class Moved(NamedTuple):
 
     Attributes:
         ready_s: when it could begin, by rank.
-        late_s: how much later it did, though the exchange before was over.
-        transfer_s: after all ranks had come, and the exchange before was over.
-        overlaps: whether it began while the exchange before was under way: then it waits for that
-            with its transfer, and not to begin.
+        late_s: how much later it began, although the previous exchange was over.
+        transfer_s: its time after all ranks had come and the previous exchange was over.
+        overlaps: whether it began while the previous exchange was under way; then only its transfer
+            waits for that exchange.
     """
 
     ready_s: tuple[float, ...]
@@ -44,7 +45,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A step with its exchanges taken apart, and whether it is known when they were ready."""
+    """A step with the parts of its exchanges, and whether it is known when they were ready."""
 
     step: JobStep
     exchanges: tuple[Exchange, ...]
@@ -56,9 +57,9 @@ def take_apart(step: JobStep, *, early: bool = False) -> Recorded:
     """Separate waiting, lateness and transfer of a step's exchanges.
 
     Args:
-        step: of all ranks.
-        early: if it is unknown when an exchange was ready, and the one before was still under way,
-            take it to have been ready together with that one; else as late as possible.
+        step: a step of all ranks.
+        early: if it is unknown when an exchange was ready, and the previous one was still under
+            way, assume that both were ready at once; else that it was ready as late as possible.
     """
     ended_s = [rank.begin_s for rank in step]
     ready_s = [rank.begin_s for rank in step]
@@ -91,10 +92,10 @@ def _ready_s(
     if exchange.ready_s is not None:
         given_s = max(exchange.ready_s, rank.begin_s)
         return given_s, given_s
-    # Who waits for an exchange has handed over all that is in it.
+    # A thread that waits for an exchange has handed over all its data.
     waits = [b.begin_s for b in rank.blocked if b.begin_s <= exchange.begin_s <= b.end_s]
     latest_s = min([exchange.begin_s, *waits])
-    # It may have been ready before, with the last one, if that was still under way.
+    # It may have been ready before, together with the last one, if that was still under way.
     waited = exchange.begin_s < ended_s + _IDLE_S and latest_s > before_s
     return (before_s if waited and not _called(rank, exchange) else latest_s), latest_s
 
@@ -125,10 +126,10 @@ def replay(
     """Seconds of each step on each rank, [step][rank], with other exchanges.
 
     Args:
-        steps: in their order.
+        steps: the steps in their order.
         change: says which exchanges there are instead of the recorded ones.
-        early: as in `take_apart`.
-        pace: makes ranks compute faster; None: as they did.
+        early: see `take_apart`.
+        pace: makes ranks compute faster; None: as fast as recorded.
     """
     later_s = [0.0] * len(steps[0])
     found = []
@@ -151,7 +152,7 @@ def replay(
 def _replay_step(
     recorded: Recorded, exchanges: Sequence[Moved], later_s: Sequence[float]
 ) -> list[float]:
-    """How much later than recorded each rank is at the end of a step, given that at its begin."""
+    """Return how much later than recorded each rank ends a step, given its delay at the start."""
     ranks = [_Rank(step, later) for step, later in zip(recorded.step, later_s, strict=True)]
     total = len(exchanges)
     for number, one in enumerate(exchanges):
@@ -173,7 +174,8 @@ class _Rank:
         self._later_s = later_s
         self.ended_s = step.begin_s + later_s
         count = len(step.exchanges)
-        # Each wait, what share of the step's exchanges is over when it ends, and its own tail.
+        # Each wait, the share of the step's exchanges that is over when it ends, and the time after
+        # these.
         self._waits = []
         for blocked in step.blocked:
             over = [one for one in step.exchanges if one.end_s <= blocked.end_s + _SLACK_S]
@@ -182,14 +184,14 @@ class _Rank:
             self._waits.append((blocked, len(over) / count if count else 0.0, tail_s))
 
     def arrival_s(self, ready_s: float, late_s: float, done: float, *, overlaps: bool) -> float:
-        """When this rank is there for an exchange; `done` is the share of those before it."""
+        """When this rank arrives for an exchange; `done` is the share of those before it."""
         while self._waits and self._waits[0][1] <= done and self._waits[0][0].end_s <= ready_s:
             self._leave_wait()
         there_s = ready_s + self._later_s
         return (there_s if overlaps else max(there_s, self.ended_s)) + late_s
 
     def finish(self, *, exchanged: bool) -> float:
-        """How much later it is at the end; where nothing was exchanged, nothing is waited for."""
+        """How much later it is at the end; without an exchange it waits for nothing."""
         if not exchanged:
             waited_s = sum(blocked.end_s - blocked.begin_s for blocked, _, _ in self._waits)
             return self._later_s - waited_s

@@ -22,9 +22,9 @@ class Slowest:
     """The rank that computes longest: medians over the steps, in seconds.
 
     Attributes:
-        rank: which.
-        own_s: of its step, without the time in which it waits or exchanges.
-        others_s: the same of the other ranks, a median over them.
+        rank: number of the rank.
+        own_s: time of its step, without waiting and exchanges.
+        others_s: the same for the other ranks, their median.
     """
 
     rank: int

@@ -13,7 +13,7 @@ from hvprof.analysis.waiting.collectives import COLLECTIVES
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode_all
 from hvprof.format.trace import RankTrace, Trace
 
-# So many steps may be left out, because not all ranks have all of their exchanges.
+# This many steps may be left out, because not all ranks have all of their exchanges.
 _LEFT_OUT = 0.1
 _LEAST_STEPS = 3
 _DATA, _HVD_EXT = TRAFFIC.index("data"), SOURCES.index("hvd_ext")
@@ -104,7 +104,7 @@ def _rank_steps(trace: RankTrace, nodes: int) -> dict[int, RankStep]:
     thread = events["thread"][is_step][-1]
     called = exchanged & ~own & (events["thread"] == thread)
     begin_s, end_s = events["begin_ns"] / 1e9, events["end_ns"] / 1e9
-    # Calls that ended before the oldest one left may have been overwritten.
+    # Calls that ended before the oldest remaining one may have been overwritten.
     since_s = end_s.min()
     queued_us = events["queued_us"].astype(float)
     ready_s = np.where(queued_us > 0, begin_s - (queued_us - 1) / 1e6, np.nan)
@@ -141,7 +141,7 @@ def _rank_steps(trace: RankTrace, nodes: int) -> dict[int, RankStep]:
 def _within(
     order: NDArray[np.intp], begin_s: NDArray[np.float64], first_s: float, last_s: float
 ) -> NDArray[np.intp]:
-    """Those of `order`, sorted by their begin, that begin in a step."""
+    """Return the exchanges of `order`, which is sorted by their start, that begin in a step."""
     low, high = np.searchsorted(begin_s[order], [first_s, last_s])
     return order[low:high]
 

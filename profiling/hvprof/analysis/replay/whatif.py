@@ -38,8 +38,8 @@ class Replayed:
         low_s, high_s: their predicted time. The two differ if it is unknown when gradients were
             ready, or which part of an exchange's time is latency.
         knows_ready: whether the optimizer reported when gradients were ready.
-        slowed_s: CPU time that communication takes from computing in a step, removed from low_s
-            and high_s where no exchange is left and the kernel counts it. Else 0.
+        slowed_s: CPU time that communication takes from computing in a step; 0 if the kernel does
+            not count it. It is not part of low_s and high_s if no exchange is left.
         slowest: the rank that was made as fast as the others; None if none was.
     """
 
@@ -60,7 +60,7 @@ class Replayed:
 
 
 def what_if(recording: Recording, asked: WhatIf) -> Replayed:
-    """Replay a recording's trace unchanged, and as asked.
+    """Replay a recording's trace unchanged, and with the requested change.
 
     Raises:
         UsageError: there is no trace, it cannot be replayed, or the unchanged replay is farther
@@ -85,16 +85,16 @@ def what_if(recording: Recording, asked: WhatIf) -> Replayed:
 
 
 def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math.inf) -> Replayed:
-    """Replay steps unchanged, and as asked.
+    """Replay steps unchanged, and with the requested change.
 
     Args:
         steps: of the trace.
         asked: the exchange to predict.
-        most_latency_s: as in `network_of`.
+        most_latency_s: see `network_of`.
 
     Raises:
         UsageError: the unchanged replay is farther than MOST_ERROR from what was recorded, or
-            what is asked cannot be replayed.
+            the exchange cannot be replayed.
     """
     if asked.algorithm is not None:
         _check_algorithm(steps, asked.algorithm)
@@ -126,7 +126,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
 
 
 def _most_latency_s(recording: Recording, shortest_bytes: int) -> float:
-    """Time of an allreduce of few bytes: others have no more latency."""
+    """Time of an allreduce of few bytes: no exchange has more latency."""
     by_kind: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for rank in recording.ranks:
         for cell in rank.cells:
@@ -139,7 +139,7 @@ def _most_latency_s(recording: Recording, shortest_bytes: int) -> float:
             ):
                 kind = cell.algorithm, cell.traffic, cell.communicator, cell.high_bytes
                 by_kind[kind].append(median_s)
-    # By the rank that waits: who comes last finds the others' messages there.
+    # By the rank that waits: the last rank finds the messages of the others.
     return min(map(max, by_kind.values()), default=math.inf)
 
 

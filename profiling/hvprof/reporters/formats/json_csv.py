@@ -88,7 +88,7 @@ def write_csv(analysis: Analysis, stream: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    # A spreadsheet would compute a name that begins like a formula.
+    # A spreadsheet would evaluate a name that begins like a formula.
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
         return f"'{value}"
     return value

@@ -42,7 +42,8 @@ def _stop(stop: Stop | None) -> dict[str, Any] | None:
 
 def _step(step: StepTime, limits: Limits) -> dict[str, Any]:
     base_s = limits.step.time_s
-    # Work of the same batch; a rank that keeps its own does `ranks / base_ranks` times the work.
+    # Work of the same batch; if each rank keeps its batch, the work is `ranks / base_ranks` times
+    # as much.
     work = step.batch * step.ranks / (limits.step.batch * limits.base_ranks)
     return {
         **dataclasses.asdict(step),

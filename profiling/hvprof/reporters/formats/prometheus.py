@@ -10,7 +10,7 @@ from hvprof.live.snapshot import Snapshot
 
 
 def check_installed() -> None:
-    """Raise a UsageError, which says how to get it, where prometheus-client is not installed."""
+    """Raise a UsageError that says how to install prometheus-client, if it is missing."""
     try:
         import prometheus_client  # noqa: F401
     except ImportError:

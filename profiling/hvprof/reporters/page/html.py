@@ -54,7 +54,7 @@ _MOST_RANKS = 1024
 
 
 def report_page(page: Page, *, now: str = "") -> str:
-    """The page; of a running job it begins with `now`, lines of text about this moment."""
+    """The page; for a running job it begins with `now`, lines of text about this moment."""
     analysis = page.analysis
     recording, directory = analysis.recording, analysis.recording.directory
     data = as_json(analysis, full=False)
@@ -81,7 +81,7 @@ def report_page(page: Page, *, now: str = "") -> str:
 
 
 def _filled(section: Section) -> Section | None:
-    """The section without empty tables, or None where nothing is left."""
+    """The section without empty tables, or None if nothing is left."""
     tables = [table for table in section.tables if table.rows]
     if not (section.figures or tables):
         return None

@@ -53,7 +53,7 @@ def lanes(
 
 
 def _visible(pieces: Pieces, gap_s: float) -> list[tuple[float, float]]:
-    """The pieces, those that lie closer than a gap as one."""
+    """The pieces, where pieces closer than a gap are joined."""
     joined: list[tuple[float, float]] = []
     for begin_s, end_s in pieces:
         if joined and begin_s - joined[-1][1] < gap_s:

@@ -22,14 +22,14 @@ def render_page(template: str, data: dict[str, Any], **values: Any) -> str:
     from markupsafe import Markup
 
     environment = _environment()
-    # Escaped by _embedded() for where it stands.
+    # Escaped by _embedded() for its place in the page.
     return environment.get_template(template).render(
         data=Markup(_embedded(data)), seconds=format_seconds, **values
     )
 
 
 def _embedded(data: dict) -> str:
-    """JSON that can stand inside a page: nothing in it ends the element it is in."""
+    """JSON for the inside of a page: nothing in it ends the element that contains it."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

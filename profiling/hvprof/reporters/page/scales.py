@@ -11,7 +11,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A scale: what it is of, how a tick is written, and the base if it is logarithmic."""
+    """A scale: its quantity, the text of a tick, and the base if it is logarithmic."""
 
     title: str
     form: Format
@@ -44,7 +44,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The same by their logarithms; `base` is that of the ticks."""
+    """The same values by their logarithms; `base` is the base of the ticks."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ class Log:
         return self.start + (self.end - self.start) * share
 
     def ticks(self) -> list[float]:
-        """Powers of the base, or something finer where these are few."""
+        """Powers of the base, or a finer division if these are few."""
         ticks = self._powers(self.base, (1,))
         if len(ticks) >= 4:
             return ticks

@@ -1,9 +1,9 @@
 """Charts as inline SVG: a few kinds, in the page's own colors, without scripts.
 
 Colors are CSS variables of the page (--c1, --c2, ...), so a figure follows its light and
-dark mode; every mark has a tooltip. All text is escaped. Widths are in units of a phone's
-pixels, and there is room for letters of 14 units, which the page uses where it is as narrow as
-that: so labels stay legible at any width.
+dark mode; every mark has a tooltip. All text is escaped. Widths are in units of a phone's pixels,
+and there is room for letters of 14 units, which the page uses on a phone, so that labels stay
+legible at any width.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Canvas:
-    """A drawing that grows by its marks; `done` ends it."""
+    """A drawing to which marks are added; `done` ends it."""
 
     width: float
     height: float
@@ -106,7 +106,7 @@ class Canvas:
 
 
 def _legend_places(names: Sequence[tuple[str, int]]) -> list[tuple[float, float]]:
-    """Return where each name begins; names that find no room go into the next line."""
+    """Return where each name begins; names without room are in the next line."""
     places, x, y = [], 0.0, 0.0
     for name, _ in names:
         width = 16 + len(name) * _CHARACTER
@@ -158,7 +158,7 @@ def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format
 def columns(
     label: str, names: Sequence[str], series: Sequence[Series], axis: Axis, below: str
 ) -> str:
-    """Upright bars side by side, stacked: for many of a kind, such as ranks."""
+    """Upright stacked bars side by side, for many things of a kind, such as ranks."""
     sums = [sum(one.values[index] or 0 for one in series) for index in range(len(names))]
     legend = [(one.name, one.color) for one in series]
     top = _legend_height(legend) + _TITLE
@@ -238,8 +238,8 @@ def heat(
 ) -> str:
     """A grid of shades; values[row][column], each row shaded by its own largest value.
 
-    `scaled` gives a row's values as numbers of one unit, and the unit. The numbers stand in the
-    cells where they fit, else the least and the most of them next to the row's name.
+    `scaled` converts a row's values to numbers of one unit, and returns the unit too. The numbers
+    stand in the cells where they fit, else their minimum and maximum next to the row's name.
     """
     pitch = WIDTH / max(len(names), 1)
     labels = [scaled(row) for row in values]
@@ -276,7 +276,7 @@ def heat(
 def matrix(
     label: str, names: Sequence[str], values: Sequence[Sequence[float]], form: Format
 ) -> str:
-    """A square of shades; values[row][column] goes from the row to the column."""
+    """A square of shades; values[row][column] is sent from the row to the column."""
     left, top, pitch = _wide(names) + 4, 38.0, (WIDTH - _wide(names) - 4) / len(names)
     canvas = Canvas(WIDTH, top + pitch * len(names) + 4)
     most = max(value for row in values for value in row) or 1
@@ -345,7 +345,7 @@ def _tick(axis: Axis, tick: float) -> str:
 
 
 def _grid(canvas: Canvas, scale: Linear | Log, axis: Axis, left: float, top: float) -> None:
-    """The lines of an upright axis, and above them what it is of."""
+    """The lines of an upright axis, and the name of its quantity above them."""
     for tick in scale.ticks():
         canvas.line(left, scale(tick), canvas.width - 4, scale(tick))
         canvas.text(left - 6, scale(tick) + 4, _tick(axis, tick), "muted", "end")

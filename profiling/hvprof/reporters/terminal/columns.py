@@ -42,8 +42,8 @@ def print_columns(
 ) -> None:
     """Print a table with as many of its columns as fit.
 
-    A line that the terminal wraps can be read; a number that is cut short cannot. So what is
-    still too wide without the columns that may be dropped is printed in its own width.
+    A line that the terminal wraps can be read; a number that is cut short cannot. A table that is
+    still too wide without the columns that may be dropped is therefore printed in its full width.
 
     Args:
         console: where the table is printed.
@@ -54,7 +54,7 @@ def print_columns(
     """
     kept = [*range(len(columns))]
     empty = {i for i in kept if all(str(row[i]) in ("", "-") for row in rows)}
-    # A column without a value says nothing, if it may be left out at all.
+    # A column without values is left out, if it may be.
     kept = [i for i in kept if not (columns[i].drop and i in empty)]
     while True:
         table = _table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
@@ -67,7 +67,7 @@ def print_columns(
             break
         kept.remove(last)
     if title:
-        # Not as the table's own title, which is cut to the table's width.
+        # Not the table's title, which would be cut to the table's width.
         console.print(Text(title, style="bold"), soft_wrap=len(title) > console.width)
     console.print(table, crop=False)
 

@@ -140,7 +140,7 @@ def _advice(advices: Sequence[Advice], console: Console) -> None:
         most = "" if advice.most_s is None else f": at most {format_seconds(advice.most_s)} a rank"
         if advice.most_percent is not None:
             most += f", {advice.most_percent:.1f} % of the {advice.share_of}"
-        # A directory's name may have escapes in it, as those of recorded things cannot.
+        # A directory's name may contain escapes; recorded names cannot.
         title = printable(f"{number}. {advice.title}{most}")
         console.print(title, markup=False, highlight=False)
         for line in (advice.evidence, f"Setting: {advice.setting}"):

@@ -9,7 +9,7 @@ from hvprof.analysis.replay.change import WhatIf
 from hvprof.analysis.replay.network import ASSUMED, Line
 from hvprof.analysis.replay.whatif import Replayed
 
-# Bounds nearer than this to each other are one figure.
+# Bounds that are closer to each other than this are shown as one figure.
 _SAME = 1.01
 
 

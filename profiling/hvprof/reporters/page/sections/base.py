@@ -30,8 +30,8 @@ def grouped(
 ) -> tuple[list[str], list[list[float]]]:
     """At most 64 columns: neighboring ranks share one.
 
-    It shows their longest time, or the one that is farthest from the mean of all: a rank
-    that is late has the shortest times, and must be seen.
+    It shows their longest time, or the time that is farthest from the mean of all: a late rank has
+    the shortest times, and must be visible.
     """
     count = len(tables[0])
     each = math.ceil(count / _MOST_COLUMNS)
@@ -81,7 +81,7 @@ class Page:
     Attributes:
         analysis: analysis of the recording.
         layers: layers of its model, if they were measured.
-        peak_gb_s: what the link or the memory can do, in 10^9 bytes/s; where it is None,
+        peak_gb_s: bandwidth of the link or the memory, in 10^9 bytes/s; where it is None,
             shares are of the best bandwidth in the recording.
         audit: audit of its ranks, see `compared`; the reason why there is none; or None.
     """
