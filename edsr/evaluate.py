@@ -232,8 +232,9 @@ def _in_json(value: Any) -> Any:
 
 
 def _table(title: str, note: str, rows: dict[str, Figures], mean: Figures) -> Table:
-    table = Table(title=title, caption=note)
-    table.add_column("image")
+    # Without blanks next to the lines it fits 80 columns.
+    table = Table(title=title, caption=note, padding=0)
+    table.add_column("image", overflow="fold")
     for heading in ("RGB dB", "bicubic", "gain", "SSIM", "Y dB", "bicubic", "gain", "SSIM"):
         table.add_column(heading, justify="right")
     for name, row in [(Path(path).name, row) for path, row in rows.items()] + [("mean", mean)]:
