@@ -106,7 +106,7 @@ def count(moved: Array) -> Array:
     """Particles in each cell of a periodic box, one of which started in each; int16.
 
     Args:
-        moved: by how many cells each particle has moved, (3, side, side, side).
+        moved: distance that each particle has moved, in cells, (3, side, side, side).
     """
     side = moved.shape[1]
     starts = np.meshgrid(*[np.arange(side)] * 3, indexing="ij", sparse=True)

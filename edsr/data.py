@@ -28,7 +28,8 @@ class Patches:
         """Keep the images.
 
         Args:
-            pairs: of `shrink`, the larger of lengths of at least `scale` times `patch`.
+            pairs: pairs of `shrink`; the larger images have lengths of at least `scale` times
+                `patch`.
             scale: factor between the resolutions.
             patch: length of the low-resolution patch.
         """

@@ -108,8 +108,8 @@ def resize_bicubic(pixels: Pixels, height: int, width: int, kernel: str = MATLAB
 
     Args:
         pixels: the image.
-        height: of the result.
-        width: of the result.
+        height: height of the result.
+        width: width of the result.
         kernel: one of KERNELS; whose bicubic it is.
     """
     if kernel == MATLAB:

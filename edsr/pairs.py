@@ -40,8 +40,8 @@ def folder_images(folder: Path, program: str = "") -> Images:
     """The images of a folder.
 
     Args:
-        folder: as `find_images` takes it.
-        program: as `find_images` takes it.
+        folder: see `find_images`.
+        program: see `find_images`.
 
     Raises:
         UsageError: the folder holds no image; and when one is opened, that it is not readable.
@@ -59,7 +59,7 @@ def packed_images(file: PackedFile) -> Images:
     """The images of a packed file.
 
     Args:
-        file: of images.
+        file: file of images.
 
     Raises:
         UsageError: it holds no images; and when one is opened, that it is damaged.
@@ -89,7 +89,7 @@ class Pairs:
     """Images and their 1/scale: `pairs[i]` is (low, high).
 
     Attributes:
-        images: in high resolution.
+        images: images in high resolution.
         scale: factor between the resolutions.
         least: length that an image has at least, of its part that is a multiple of the scale.
         low: folder of the small images, named as DIV2K's (0801x2.png) or alike; None: they are

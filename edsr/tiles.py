@@ -32,7 +32,7 @@ def upscale_pixels(
         tile: length of a tile in input pixels.
         advance: called with the number of tiles done.
         ensemble: take the mean over the eight orientations (EDSR+).
-        margin: as of `upscale_tiles`.
+        margin: see `upscale_tiles`.
         keep: False on ranks that take part, and do not want the result: it is empty then.
     """
     scale = model.architecture.scale
@@ -60,8 +60,8 @@ def upscale_tiles(
         low: the image.
         tile: length of a tile in input pixels.
         ensemble: take the mean over the eight orientations.
-        margin: of surroundings, in input pixels; None: the network's reach. With less, tiles
-            differ from the whole.
+        margin: width of the surroundings, in input pixels; None: the network's reach. With less,
+            tiles differ from the whole.
     """
     scale = model.architecture.scale
     margin = model.reach if margin is None else margin

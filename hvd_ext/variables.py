@@ -43,7 +43,7 @@ class Variable(Generic[T]):
         """Return the value in the environment.
 
         Args:
-            environ: by default this process's.
+            environ: the environment; by default this process's.
 
         Raises:
             UsageError: the value is invalid.

@@ -60,7 +60,7 @@ def carried(flow: Flow, places: Array, steps: int = _STEPS) -> tuple[Array, Arra
     Args:
         flow: does not change with time.
         places: where they are now, (2, points), in cells.
-        steps: of the integration.
+        steps: number of steps of the integration.
 
     Returns:
         where they were, (2, points), and the ratio of their area now to the area before, (points,).

@@ -26,7 +26,7 @@ class Architecture:
 
     Attributes:
         widths: channels of each convolution, block by block.
-        strides: of each block's first convolution.
+        strides: stride of each block's first convolution.
         output: "pixel_shuffle" or "reshape".
     """
 

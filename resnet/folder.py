@@ -184,7 +184,7 @@ def read_images(
         hvd: the exchange.
         program: the name that the error begins with.
         classes: the classes that it may have; empty: those that it has.
-        args: as `open_pack`'s.
+        args: see `open_pack`.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.

@@ -59,7 +59,7 @@ class ResNet(nn.Module):
     """(N, 3, H, W) -> (N, classes) logits; H and W are usually 224.
 
     Attributes:
-        name: as papers write it.
+        name: the name in papers.
     """
 
     def __init__(

@@ -50,12 +50,12 @@ def validate(
     """FIGURES over all images, each counted once by one rank. A collective.
 
     Args:
-        model: on the device; it is left as it is for validation.
+        model: a model on the device; it is left as it is for validation.
         images: the same on every rank.
         args: --image-size, --val-batch-size, --workers, --skip-unreadable, --bf16 and
             --channels-last.
         hvd: the exchange.
-        device: of this rank.
+        device: device of this rank.
         program: the name that errors begin with.
 
     Raises:

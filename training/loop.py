@@ -72,7 +72,7 @@ class Trainer(ABC):
     Attributes:
         run: this rank's part of the run.
         passes: backward passes of this rank in a step, as `ranks.passes` counts them.
-        slots: as `ranks.slots` returns them, once `start` was called.
+        slots: result of `ranks.slots`, once `start` was called.
         model: what checkpoints hold.
         architecture: the plain values that distinguish models, for checkpoints that hold them.
         optimizer: a DistributedOptimizer, once `start` was called.
@@ -84,7 +84,7 @@ class Trainer(ABC):
             with.
         best_by: the figure by which the best checkpoint is chosen; "": the first.
         higher_is_better: whether a higher value of that figure is better.
-        layout: for the last line, how the ranks share the work.
+        layout: how the ranks share the work, for the last line.
     """
 
     run: Run

@@ -67,7 +67,7 @@ def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes:
     Args:
         args: its `exchange`, `compression` and `fp16_allreduce` are read.
         hvd: the exchange.
-        model: on its device, with rank 0's state.
+        model: model on its device, with rank 0's state.
         passes: backward passes in each step.
 
     Raises:

@@ -184,7 +184,7 @@ class Run:
         Args:
             model: the model to broadcast.
             optimizer: a DistributedOptimizer; broadcast if the run is resumed.
-            resumed: on rank 0 the checkpoint that is resumed, or {}.
+            resumed: the checkpoint that is resumed, on rank 0, or {}.
         """
         hvd = self.hvd
         hvprof.watch_exchange(optimizer)

@@ -72,7 +72,7 @@ def tree_sum(terms: Iterable[T], add: Callable[[T, T], T]) -> T:
     """The sum of a power of two of terms, in the order of the tree.
 
     Args:
-        terms: in the order of their numbers.
+        terms: the terms in the order of their numbers.
         add: gives the sum of two; may reuse the first.
 
     Examples:

@@ -49,7 +49,7 @@ def broadcast_optimizer_state(
     Args:
         optimizer: wrapped or not, sharded or not.
         root_rank: the rank whose state all others get.
-        model: as Horovod takes it.
+        model: see Horovod.
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round, or late gradients are in

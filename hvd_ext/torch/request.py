@@ -28,7 +28,7 @@ class Request:
         compression: a value of Horovod or of hvd_ext, or text.
         passes: backward passes that fill a gradient.
         op: Horovod's operation.
-        gradient_predivide_factor, num_groups, groups, process_set: as Horovod's.
+        gradient_predivide_factor, num_groups, groups, process_set: see Horovod.
         sparse_as_dense: whether sparse gradients are exchanged as dense ones.
         sharded: whether the ranks of a node share the update.
         schedule: when nodes exchange.

@@ -40,7 +40,7 @@ class Replica(DistributedDataParallel):
         """Share rank 0's state. A collective.
 
         Args:
-            model: on its device.
+            model: model on its device.
             passes: backward passes in each step.
         """
         # The trainers themselves average the statistics of batch norms.
@@ -59,7 +59,7 @@ def replicate(model: nn.Module, compression: str | None, passes: int) -> Replica
     """Wrap the model in DDP. A collective.
 
     Args:
-        model: on its device, with rank 0's state.
+        model: model on its device, with rank 0's state.
         compression: "fp16" for torch's fp16 hook, "none" or None.
         passes: backward passes in each step.
 

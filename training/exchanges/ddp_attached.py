@@ -21,7 +21,7 @@ def replicate(  # type: ignore[no-redef]
 
     Args:
         model: model with rank 0's state.
-        compression: as in `hvd_ext.c10d.attach`.
+        compression: see `hvd_ext.c10d.attach`.
         passes: backward passes in each step.
 
     Raises:

@@ -168,7 +168,7 @@ def join(device: int = -1) -> int:
     unchanged, and their `.grad` is overwritten.
 
     Args:
-        device: as in Horovod.
+        device: see Horovod.
 
     Returns:
         The rank that joined last.

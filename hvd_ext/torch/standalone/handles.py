@@ -89,7 +89,7 @@ def join(device: int = -1) -> int:
     """Wait until all ranks have joined; meanwhile take part in their allreduces with zeros.
 
     Args:
-        device: as in Horovod; has no effect.
+        device: Horovod's argument; has no effect.
 
     Returns:
         The rank that joined last.

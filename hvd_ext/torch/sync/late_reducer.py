@@ -60,7 +60,7 @@ class LateReducer:
     """Gives the optimizer the gradients of the previous step; otherwise like Reducer.
 
     Attributes:
-        number, frozen, join_refusal: as in Reducer.
+        number, frozen, join_refusal: see Reducer.
     """
 
     join_refusal: str | None = None

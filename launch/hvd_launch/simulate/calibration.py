@@ -30,7 +30,7 @@ from hvd_launch.simulate.replay import check_installed, replay
 from hvd_launch.simulate.workers import run_all
 
 _ROUNDS = 4
-_STEP = 0.02  # of a value, for a difference
+_STEP = 0.02  # change of a value, for a difference of times
 _LEAST_NS = 1e-3
 # A sample with a smaller error has the weight of this error.
 _WEIGHINGS, _EXPLAINED = 30, 0.01

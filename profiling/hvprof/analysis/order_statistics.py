@@ -21,7 +21,8 @@ def expected_maximum(ranks: float, ahead: float = 0.0) -> float:
 
     Args:
         ranks: how many values.
-        ahead: by how much one of them is larger than the others, as a rule; above that.
+        ahead: excess of the mean of one value over that of the others; the result is above
+            that mean.
     """
     if ranks <= 1:
         return 0.0

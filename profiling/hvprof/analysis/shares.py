@@ -14,7 +14,7 @@ class Shares:
     """Seconds of a rank, as means.
 
     Attributes:
-        run_s: from start to end, or to the last sign of life; 0 where neither is known.
+        run_s: time from start to end, or to the last sign of life; 0 if neither is known.
         base_s: time that shares refer to: the steps if the program marks them, else the run.
         share_of: "steps" or "run", accordingly.
         exposed_s: time blocked on communication; None if unknown.

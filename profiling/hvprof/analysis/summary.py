@@ -40,15 +40,15 @@ class Row:
     """The calls of one operation, algorithm and range of message sizes on all ranks.
 
     Attributes:
-        operation, algorithm, size: as in Cell.
+        operation, algorithm, size: see Cell.
         message_size: label of the range, one of SIZE_ROWS, or a power of two.
-        calls: on all ranks together.
-        calls_min, calls_max: of the ranks with the fewest and the most.
-        message_bytes: on all ranks together.
+        calls: number of calls on all ranks together.
+        calls_min, calls_max: number of calls of the ranks with the fewest and the most.
+        message_bytes: payload on all ranks together.
         time_s: summed over a rank's calls, as a mean over the ranks.
-        time_max_s: of the rank with the most.
+        time_max_s: time of the rank with the most.
         wait_s: the part of time_s spent in waiting for other ranks, None if unknown.
-        avg_s, min_s, max_s: of a call, over all ranks.
+        avg_s, min_s, max_s: times of a call, over all ranks.
         algbw_gb_s, busbw_gb_s: decimal GB/s; None where the time is not that of the
             exchange (non-blocking calls) or nothing is moved.
         p50_s, p99_s: quantiles of a call's time, over all ranks; None if not recorded.
@@ -82,8 +82,8 @@ class Exposed:
 
     Attributes:
         steps: how often a rank entered the region that was entered most.
-        time_s: of a rank, as a mean over the ranks.
-        time_max_s: of the rank with the most.
+        time_s: time of a rank, as a mean over the ranks.
+        time_max_s: time of the rank with the most.
     """
 
     steps: int
@@ -106,7 +106,7 @@ def rows(recording: Recording, traffic: str) -> list[Row]:
     """The rows of one kind of traffic, the operation that took longest first.
 
     Args:
-        recording: of one job.
+        recording: recording of one job.
         traffic: "data", "control" or "transport".
     """
     groups: dict[tuple[str, str, int, int], dict[int, list[Cell]]] = defaultdict(
@@ -160,7 +160,7 @@ def exposed(recording: Recording) -> Exposed | None:
     """The exposed communication.
 
     Args:
-        recording: of one job.
+        recording: recording of one job.
 
     Returns:
         Its time, or None where no rank has a region of kind "communication".
@@ -180,7 +180,7 @@ def quantile_s(cells: Iterable[Cell | Region], q: float) -> float | None:
     """The time that a share `q` of all calls did not exceed, within 7 %.
 
     Args:
-        cells: of one rank or of many; their calls are taken together.
+        cells: cells of one rank or of many; their calls are taken together.
         q: 0.5 for the median.
 
     Returns:

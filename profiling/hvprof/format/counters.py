@@ -31,7 +31,7 @@ class Count:
     """The calls of one kind, of all message sizes.
 
     Attributes:
-        operation, algorithm, traffic, source: as in `model.Cell`.
+        operation, algorithm, traffic, source: see `model.Cell`.
         calls, message_bytes, time_s: sums over the calls that have ended.
     """
 

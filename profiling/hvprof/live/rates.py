@@ -65,7 +65,7 @@ class OperationRate:
     """An operation between two readings, as a mean over the ranks.
 
     Attributes:
-        operation, algorithm: as in `model.Cell`; only data traffic.
+        operation, algorithm: see `model.Cell`; only data traffic.
         calls_s, bytes_s: calls that ended and their payload, a second.
         share: share of the time in its calls that ended.
         algbw_gb_s: payload over time in the calls, in decimal GB/s; None where the time is not

@@ -31,8 +31,8 @@ class Jitter:
     """How the times of ranks between exchanges differ.
 
     Attributes:
-        slow_s: by how much the slowest rank is slower than the mean, in every step.
-        ahead_s: by how much it is slower than the other ranks.
+        slow_s: difference between the slowest rank and the mean, in every step.
+        ahead_s: difference between it and the other ranks.
         residuals_s: (n,) the remaining differences, ascending; their mean is 0.
     """
 

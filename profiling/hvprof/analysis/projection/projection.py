@@ -32,7 +32,7 @@ class ProjectedSize:
 
     Attributes:
         ranks: ranks of the job.
-        throughput, low, high: as the points'.
+        throughput, low, high: the forecast and its interval, in the unit of the points.
         naive: the same if the efficiency of the largest measured size were kept.
         far: more than 4 times the largest measured size.
     """

@@ -43,9 +43,9 @@ def fit(
     other sizes is valid, but its byte_s alone means nothing.
 
     Args:
-        works: of one or several allreduces each.
+        works: work of one or several allreduces each.
         times_s: seconds of each.
-        weights: of the squared errors (default: all equal).
+        weights: weights of the squared errors (default: all equal).
 
     Raises:
         UsageError: no measurements, or one that took no time.

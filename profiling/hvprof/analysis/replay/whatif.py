@@ -88,7 +88,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
     """Replay steps unchanged, and with the requested change.
 
     Args:
-        steps: of the trace.
+        steps: steps of the trace.
         asked: the exchange to predict.
         most_latency_s: see `network_of`.
 

@@ -75,7 +75,7 @@ def follow(
         longer_than_s: seconds after which a rank counts as blocked in a call.
         show: called with each pair of readings.
         once: whether to end after the first pair.
-        stopped: as for `readings`.
+        stopped: see `readings`.
 
     Raises:
         UsageError: as `read_snapshot`.

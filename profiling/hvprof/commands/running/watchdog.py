@@ -27,7 +27,7 @@ def watched(directory: Path, on_hang_s: float, *, abort: bool = False) -> Iterat
 
     Args:
         directory: folder of the recording.
-        on_hang_s: as above.
+        on_hang_s: time after which a blocked rank is reported.
         abort: whether this process then gets a SIGTERM, which it passes on to the job.
 
     Yields:
