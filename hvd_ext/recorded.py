@@ -11,7 +11,7 @@ from hvd_ext.variables import HVPROF_DIR, HVPROF_GPU
 
 
 def at_import_of_torch() -> None:
-    """Have a recorder see torch.distributed and Horovod; do nothing where none records."""
+    """Show torch.distributed and Horovod to the recorder; do nothing without one."""
     if not HVPROF_DIR.read():
         return
     try:

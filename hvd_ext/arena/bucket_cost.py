@@ -35,7 +35,7 @@ def measure_bucket(config: ArenaConfig, between_nodes: bool = True) -> BucketCos
         short_s = _exchange_s(config, between_nodes, [_SHORT])
         # Several, because between nodes their parts overlap, and no cache should hold them.
         long_s = _exchange_s(config, between_nodes, [_LONG] * _MANY)
-    # However noisy the machine is, a long bucket's time is not all latency.
+    # Even on a noisy machine, a long bucket's time is not only latency.
     return BucketCost(short_s, max(long_s / 2, long_s - _MANY * short_s) / (_MANY * _LONG * 4))
 
 

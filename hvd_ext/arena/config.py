@@ -22,8 +22,8 @@ class ArenaConfig:
         table: names the algorithm between nodes, by the size of a shard, and the carrier of each
             bucket on GPUs.
         timeout_s: how long ranks are waited for.
-        format: in which float32 travels between nodes.
-        setting: of `timeout_s`, for errors.
+        format: format in which float32 travels between nodes.
+        setting: name of the setting of `timeout_s`, for errors.
     """
 
     topology: Topology

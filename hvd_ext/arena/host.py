@@ -62,7 +62,7 @@ class HostArena(Arena):
             WindowError: on every rank, if those of any node cannot share memory.
         """
         self.layout, topology = layout, config.topology
-        # Asked for now: the job's end, and with it MPI's, may come at any time.
+        # Looked up now, because the job, and MPI with it, may end at any time.
         self._nodes, self._ranks = topology.cross.size if between_nodes else 1, topology.node.size
         self._size = self._nodes * self._ranks
         self._window = on_every_rank(topology, lambda: self._make_window(topology.node))
@@ -71,7 +71,7 @@ class HostArena(Arena):
         limit_s = config.timeout_s if self._local else NO_LIMIT_S
         self._monitored = topology.monitor(limit_s, "a gradient exchange", config.setting)
         at_once = self._local and self._GIVES_SUMS
-        # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
+        # This saves a pass over memory: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and config.format.is_coded
         self._in_tree_order = in_tree_order
         # If the whole sum is scaled once, it is rounded in the same way on any number of nodes.

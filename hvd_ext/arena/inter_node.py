@@ -66,13 +66,13 @@ class Channels:
         Args:
             config: how it exchanges; an exchange that takes longer than `timeout_s` ends the job,
                 and names who is late.
-            purpose: part of its communicators' names.
-            buckets: what the shards are of.
+            purpose: part of the communicators' names.
+            buckets: the buckets that the shards belong to.
             shards: this rank's part [begin, end) of each bucket, in bytes of the arena.
             memories: of these parts, as uint8.
             scale: what sums in tree order, and those of float32 in a format that is coded, are
                 multiplied by.
-            in_tree_order: as HostArena's.
+            in_tree_order: see HostArena.
             met: buckets whose ranks only meet here, all of them in order: another carrier sums
                 their shards then, whose memories here are empty.
         """
@@ -94,7 +94,7 @@ class Channels:
         self._channel_of: list[int] = []
         self._buckets, self._parts = buckets, shards
         self._table, self._format = config.table, format
-        # Asked for now: the job's end, and with it MPI's, may come at any time.
+        # Looked up now, because the job, and MPI with it, may end at any time.
         self._nodes, self._ranks = topology.cross.size, topology.node.size
         self._in_tree_order = in_tree_order
         for index, (bucket, part) in enumerate(zip(buckets, shards, strict=True)):
@@ -129,7 +129,7 @@ class Channels:
 
     def _asked(self, bucket: Bucket) -> tuple[Table, Group, int, str]:
         """The arguments of `choose` for the shards of a bucket."""
-        # By the longest shard of the bucket, so that ranks with one a little shorter choose alike.
+        # By the longest shard of the bucket, so that ranks with a shorter shard choose alike.
         longest_bytes = -(-bucket.message_bytes // self._ranks)
         dtype_class = DTYPES[bucket.dtype].dtype_class
         return self._table, Group.between(self._nodes), longest_bytes, dtype_class

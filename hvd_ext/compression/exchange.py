@@ -91,7 +91,7 @@ class Coded(direct.Wire):
 
     @property
     def codec_s(self) -> float:
-        """Spent in coding so far."""
+        """Time spent in coding so far."""
         return sum(message.codec_s for piece in self._messages for message in piece)
 
     def incoming(self, piece: int, rank: int) -> Array:

@@ -157,5 +157,5 @@ class _Round(Generic[T]):
         self._requests.append(self._comm.isend(value, dest=rank, tag=tag))
 
     def _received(self, request: MPI.Request, within_s: float) -> tuple[bool, Any]:
-        """Whether rank 0's message is here in time, and that; rank 0 may have left."""
+        """Wait for rank 0's message; returns whether it came in time, and the message."""
         return message(request, within_s, has_left=lambda: 0 in self._left())

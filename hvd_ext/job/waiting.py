@@ -51,7 +51,7 @@ def message(
     most_sleep_s: float = _MOST_SLEEP_S,
     has_left: Callable[[], bool] = lambda: False,
 ) -> tuple[bool, Any]:
-    """Whether a request is over in time, and the object that it received, if any.
+    """Wait for a request; returns whether it ended in time, and the object that it received.
 
     Once `has_left` says that the partner is gone, it is not waited for.
     """

@@ -25,5 +25,5 @@ def write_word(address: int, number: int) -> None:
 
 
 def read_word(address: int) -> int:
-    """The number of 64 bits at an address of this process."""
+    """Read the number of 64 bits at an address of this process."""
     return int(load_library().word_read(address))

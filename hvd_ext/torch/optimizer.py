@@ -208,7 +208,7 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
     topology = lifecycle.topology()
     auditor = on_every_rank_of(topology.world, make, UsageError)
     auditor.watch(reducer)
-    # Nodes that do not exchange in every step hold other parameters meanwhile.
+    # Nodes that do not exchange in every step have different parameters in between.
     if rounds is None:
         auditor.compare_replicas(topology.world, topology.hosts, 0)
     else:

@@ -69,8 +69,8 @@ _LEAVING = 2**63  # a ticket after all others
 class DeviceArena(Arena):
     """An Arena in device memory.
 
-    After `finish` the results are there for whatever is queued on the stream that is current
-    then; the host has waited for the other ranks' hosts, not for any GPU.
+    After `finish`, work that is queued on the stream that is current then sees the results; the
+    host has waited for the other ranks' hosts, not for any GPU.
 
     Attributes:
         data: this rank's memory, a CuPy array of uint8, all zero at first.
@@ -133,7 +133,7 @@ class DeviceArena(Arena):
             self.carriers = [self._usual] * len(layout.buckets)
         self._between: BetweenNodes | None = None
         if not topology.one_node:
-            # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
+            # As in HostArena: a node of one rank has nothing to sum, and coding scales.
             coding_scales = topology.node.size == 1 and config.format.is_coded
             if coding_scales:
                 self._scales = [
@@ -282,7 +282,7 @@ class DeviceArena(Arena):
         return f"{text}\nbetween nodes: {self._explain_carriers()}"
 
     def _carrier(self, bucket: Bucket) -> str:
-        """Look up the carrier; NCCL rounds 16 bits at each sum, and knows no format."""
+        """Look up the carrier; NCCL rounds 16 bits at each addition, and supports no format."""
         topology, dtype_class = self._topology, DTYPES[bucket.dtype].dtype_class
         if topology.world.size == 1 or dtype_class != "float" or self._config.format is not NONE:
             return self._usual

@@ -49,9 +49,9 @@ class BetweenNodes:
         """Make the memory and the channels; collective over the world.
 
         Args:
-            config: as DeviceArena's.
+            config: see DeviceArena.
             buckets: of the arena.
-            shards: as DeviceArena's.
+            shards: see DeviceArena.
             addresses: where the memory of each of the node's ranks begins.
             device: ordinal of this rank's GPU.
             reducing: the stream in which shards are reduced.

@@ -40,12 +40,12 @@ log = logging.getLogger("hvd_ext")
 
 @tuning()  # none of this is the program's data
 def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int]) -> ArenaConfig:
-    """Check these ranks' GPUs and NCCL before they are used first; collective.
+    """Check these ranks' GPUs and NCCL before their first use; collective.
 
     Args:
         config: how arenas exchange.
         device: ordinal of this rank's GPU in this process.
-        current_stream: as DeviceArena's.
+        current_stream: see DeviceArena.
 
     Returns:
         The same, whose table has a row for device memory where it had none and NCCL was compared.
@@ -149,7 +149,7 @@ def _exchange(arena: DeviceArena) -> None:
 
 
 def _sample_s(config: ArenaConfig, arena: DeviceArena) -> float:
-    """Time of an exchange, by the rank whose GPU has the result last; the same on every rank."""
+    """Time an exchange until the last rank's GPU has the result; the same time on every rank."""
     topology, timeout_s = config.topology, config.timeout_s
     arena.synchronize()
     topology.allgather(0, timeout_s, _OCCASION)

@@ -58,7 +58,7 @@ def check(
     Args:
         config: how arenas exchange.
         device: ordinal of this rank's GPU in this process.
-        current_stream: as DeviceArena's.
+        current_stream: see DeviceArena.
         rounds: how many exchanges.
 
     Raises:

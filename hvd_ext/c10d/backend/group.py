@@ -120,7 +120,7 @@ class Group(Copying):
         """Wait until every rank is here."""
         return self._begin("barrier()", [], [], self._carrier.barrier, opts)
 
-    # The names that torch had for these before 2.13.
+    # torch's names for these methods before 2.13.
     _allgather_base = Copying.all_gather_single
     allgather_into_tensor_coalesced = Copying.all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single

@@ -48,10 +48,10 @@ class GlooMessage(Work):
         Args:
             name: "send()" or "recv()".
             said: the same with the partner, for errors.
-            request: Gloo's.
-            held: what Gloo reads or writes.
-            tensor: whose memory that is, or which is to have its content.
-            line: it stands in.
+            request: Gloo's request.
+            held: the memory that Gloo reads or writes.
+            tensor: the tensor that has this memory, or gets its content.
+            line: the line that the message belongs to.
             limit_s: how long it is waited for, unless the wait says otherwise.
         """
         super().__init__(name, [tensor])
@@ -212,7 +212,7 @@ class GlooMessages(PointToPoint):
             for thread in threads:
                 thread.join(_END_WITHIN_S)
         self._lines.clear()
-        # The store, which torch makes again with the next group, ends with what refers to it.
+        # The store is freed with the last reference; torch makes a new one with the next group.
         self._gloo = self._comm = self._lease = None
 
 

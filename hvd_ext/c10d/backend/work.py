@@ -155,8 +155,8 @@ class Together(WorkBase):
 class Turns:
     """Runs a group's collectives in the order of their calls, one at a time.
 
-    Where the caller waits anyway and nothing is queued, the collective runs on the calling
-    thread: handing it over takes longer than a short message does.
+    If the caller waits anyway and nothing is queued, the collective runs on the calling thread,
+    because passing it to another thread takes longer than a short message.
 
     The callbacks of a collective's future run before the next collective, and collectives that they
     begin run at once. The order is therefore the same on ranks where the collective ended before

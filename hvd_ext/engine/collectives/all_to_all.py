@@ -1,8 +1,8 @@
 """all_to_all: in each turn a rank sends to one rank and receives from another, segment by segment.
 
-If all ranks sent to one at once, packets would queue for its link, and be dropped. A library
-announces a long message, and over TCP an answer waits behind what its sender sends meanwhile: whole
-messages would leave the link idle in one direction after the other.
+If all ranks sent to one at once, packets would queue for its link, and be dropped. An MPI library
+announces a long message, and over TCP the answer waits behind the data that its sender is sending.
+With whole messages, one direction of the link would be idle after the other.
 """
 
 from __future__ import annotations

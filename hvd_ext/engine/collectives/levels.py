@@ -140,7 +140,7 @@ def _shared(topology: Topology) -> tuple[MPI.Comm, MPI.Comm, NodeWindow]:
 
 
 class Transfers:
-    """Messages under way, between two ranks in the order in which they were begun.
+    """Messages in flight; those between two ranks arrive in the order in which they began.
 
     Attributes:
         bytes: of all that was begun since the last wait.

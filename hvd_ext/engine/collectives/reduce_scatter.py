@@ -48,7 +48,7 @@ def reduce_scatter(
     most = min(len(out), PIECE_BYTES // levels.size // out.itemsize)
     # The rank of each node that sends its partial sum of this rank's row.
     sources = [levels.nodes.relay(levels.rank, node) for node in range(len(levels.nodes.ranks))]
-    # One piece is under way between the nodes while the next is reduced within.
+    # One piece travels between the nodes while the next one is reduced within them.
     arriving = scratch(2 * len(sources) * most, out.dtype).reshape(2, len(sources), most)
 
     def begin_piece(begin: int, number: int) -> Callable[[], None]:

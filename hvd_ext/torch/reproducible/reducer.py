@@ -39,7 +39,7 @@ class ReproducibleReducer(Reducer):
     copies_back = False
 
     def __init__(self, *arguments: Any) -> None:
-        # Of this step.
+        # State of this step.
         self._pass = 0
         self._taken: set[int] = set()  # gradients that this pass has made
         self._partial: dict[int, dict[int, torch.Tensor | None]] = defaultdict(dict)

@@ -67,7 +67,7 @@ class Rounds:
         self._shards = shards
         memories = [self._moved[begin:end] for begin, end in shards]
         self._channels = Channels(config, "weights", buckets, shards, memories)
-        # An optimizer that is dropped leaves no threads, which would outlive MPI.
+        # A dropped optimizer must leave no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, ProgressThread(), [self._channels])
         self._close.atexit = False
         rounds = weakref.ref(self)
