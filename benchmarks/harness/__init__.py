@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,8 @@ from hvd_ext.system.files import write_json
 from testbed.timing import machine
 
 _WORKER = "--worker"
+# Columns of a file or pipe: none of the headings is cut. COLUMNS sets another number.
+_WIDE = 160
 
 
 class BenchmarkError(HvdExtError):
@@ -72,7 +75,7 @@ def print_table(
         columns: headings.
         rows: cells of each; one without cells draws a line.
         left: so many columns are flush left, the others right.
-        width: of the console, in characters; by default the terminal's.
+        width: of the console, in characters; by default the terminal's, or 160 without one.
     """
     table = Table(title=title)
     for number, column in enumerate(columns):
@@ -83,6 +86,8 @@ def print_table(
         else:
             table.add_section()
     console = Console(width=width)
+    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
     console.print(table)
     return console
 

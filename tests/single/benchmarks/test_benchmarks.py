@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from benchmarks.compressed_training.__main__ import compare
-from benchmarks.harness import shapes
+from benchmarks.harness import print_table, shapes
 from testbed.ranks import ROOT
 from tests.support.training.trainer_runs import run_in_turn
 
@@ -56,6 +56,17 @@ def test_an_output_that_cannot_be_written_is_refused_at_the_start(
         assert done.returncode == 2, done.stderr
         assert "cannot" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_headings_are_whole_where_stdout_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("COLUMNS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    columns = ["message", *(f"share of a rank {number}" for number in range(6))]
+    print_table("wide", columns, [["4 KiB", *["0.123"] * 6]])
+    printed = capsys.readouterr().out
+    assert [column for column in columns if column not in printed] == []
 
 
 def test_time_to_a_loss_is_compared_with_that_of_none() -> None:
