@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hvd_ext.system.process import end_tree
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new",
@@ -143,7 +145,7 @@ def browser(program: str, profile: Path) -> Iterator[Page]:
     try:
         yield Page(commands, events)
     finally:
-        process.kill()
-        process.wait()
+        # Its other processes write to the profile, which the caller removes.
+        end_tree(process)
         os.close(commands)
         os.close(events)
