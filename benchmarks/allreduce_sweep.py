@@ -112,6 +112,8 @@ def _plot(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
+    # One more line than matplotlib's ten colors: two would look alike.
+    axes.set_prop_cycle(color=mpl.colormaps["tab20"](range(20)))
     names = dict.fromkeys(name for row in result["sizes"] for name in row["time_us"])
     bold = {
         "mpi": "the MPI library",
