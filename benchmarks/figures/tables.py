@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.figures.advice import advice
 from benchmarks.figures.forecasts import scaling_forecast
+from benchmarks.figures.growth import growth
 from benchmarks.figures.markdown import (
     measured_on,
     number,
@@ -405,5 +406,6 @@ BLOCKS = {
     "spatial": Block(("spatial_scaling",), spatial),
     "advice": Block(("advice",), advice),
     "scaling-forecast": Block(("scaling_forecast",), scaling_forecast),
+    "simulated-growth": Block(("simulated_growth",), growth),
     "support": Block(("support_matrix",), support),
 }

@@ -1,4 +1,4 @@
-"""Write the results of docs/benchmarks/*.json into README and docs, and draw README's chart."""
+"""Write the results of docs/benchmarks/*.json into README and docs, and draw their charts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from benchmarks import harness
 from benchmarks.figures import chart
 from benchmarks.figures.pages import blocks, fill
 from benchmarks.figures.tables import BLOCKS, Results
+from benchmarks.simulated_cluster.figures import draw_growth
 from hvd_ext.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "benchmarks"
-CHART = ROOT / "docs" / "images" / "performance.png"
+IMAGES = ROOT / "docs" / "images"
 PAGES = (ROOT / "README.md", *sorted(RESULTS.glob("*.md")))
 
 
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
                 missing = [need for need in BLOCKS[name].needs if need not in results]
                 print(f"{page.relative_to(ROOT)}: {name} stays: no {', '.join(missing)}.json")
     if "performance" in contents:
-        chart.draw(results["training_step"], CHART)
+        chart.draw(results["training_step"], IMAGES / "performance.png")
+    if "simulated-growth" in contents:
+        draw_growth(results["simulated_growth"], IMAGES / "simulated-growth.png")
     return 0
 
 

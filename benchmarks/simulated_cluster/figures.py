@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,7 @@ def show(result: dict[str, Any]) -> None:
 def draw(result: dict[str, Any], folder: Path) -> None:
     """Draw growth.png and steps.png into `folder`."""
     if "growth_s" in result:
-        growth = result["growth_s"]
-        figure = Figure(figsize=(4.5 * len(growth), 4), layout="constrained")
-        panels = figure.subplots(1, len(growth), squeeze=False)[0]
-        for axes, (size, by_name) in zip(panels, growth.items(), strict=True):
-            for name, times in by_name.items():
-                axes.plot(list(times), [1e6 * t for t in times.values()], ".-", label=name)
-            axes.set_title(format_bytes(int(size)))
-            _label(axes, "ranks", "us, simulated")
-        _name_lines(figure)
-        _save(figure, folder / "growth.png")
+        draw_growth(result, folder / "growth.png")
     if "steps" in result:
         models = dict.fromkeys(row["model"] for row in result["steps"])
         figure = Figure(figsize=(5 * len(models), 4), layout="constrained")
@@ -59,6 +50,24 @@ def draw(result: dict[str, Any], folder: Path) -> None:
             _label(axes, "nodes of 4 ranks", "% of linear, simulated", logarithmic=False)
         _name_lines(figure)
         _save(figure, folder / "steps.png")
+
+
+def draw_growth(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the times of `scaling.growth`, also as JSON has them: a dot for each one simulated."""
+    growth = result["growth_s"]
+    figure = Figure(figsize=(4.5 * len(growth), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(growth), squeeze=False)[0]
+    for axes, (size, by_name) in zip(panels, growth.items(), strict=True):
+        counts = sorted({int(count) for times in by_name.values() for count in times})
+        for name, times in by_name.items():
+            axes.plot(list(map(int, times)), [1e6 * t for t in times.values()], ".-", label=name)
+        axes.set_title(format_bytes(int(size)))
+        _label(axes, "ranks", "us, simulated")
+        axes.set_xticks(counts, [f"{count:,}" for count in counts], fontsize="small")
+    title = f"Simulated {result['platform']}, one rank on each node; a dot is a simulation"
+    figure.suptitle(title, fontsize="medium")
+    _name_lines(figure)
+    _save(figure, path)
 
 
 def _label(axes: Any, x: str, y: str, logarithmic: bool = True) -> None:

@@ -111,7 +111,7 @@ def growth(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
         for count in sorted(hosts)
         for size in _GROWTH_BYTES
         for name in GROWING
-        if size == _SHORT_BYTES or _fits(simulator, name, count, size)
+        if _fits(simulator, name, count, size)
     ]
     jobs = [
         functools.partial(simulator.ours_s, Situation(count, 1, 1), name, size)
@@ -131,7 +131,7 @@ def growth(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
 
 
 def _fits(simulator: Simulator, name: str, count: int, size: int) -> bool:
-    """Whether a case is small enough; the short message is simulated whatever it takes."""
+    """Whether a case is small enough to be simulated."""
     try:
         make_case(simulator.platform, Situation(count, 1, 1), name, size)
     except UsageError:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from benchmarks.figures.growth import slower_from
 from benchmarks.simulated_cluster import figures
 from benchmarks.simulated_cluster.scaling import slopes
 from benchmarks.simulated_cluster.steps import Step, horovod_step_s, own_step_s
@@ -72,6 +73,25 @@ def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
     assert [size for size in exchanged if size != 4096] == [100, 200, 100]
 
 
+def test_growth_is_drawn_from_its_json_with_a_dot_at_each_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Figure] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, path: kept.append(figure))
+    times = {"ring": {"4": 1e-5, "8": 2e-5, "64": 1e-3}, "tree": {"4": 1e-5, "4096": 2e-5}}
+    figures.draw_growth({"platform": "star", "growth_s": {"4096": times}}, tmp_path / "a.png")
+    (axes,) = kept[0].axes
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[4, 8, 64], [4, 4096]]
+    assert all(line.get_marker() == "." for line in axes.get_lines())
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4", "8", "64", "4,096"]
+
+
+def test_the_ring_is_slower_from_where_it_stays_slower() -> None:
+    peer = dict.fromkeys((4, 8, 16, 32, 64), 2.0)
+    assert slower_from({4: 3.0, 8: 1.0, 16: 3.0, 32: 4.0}, peer) == 16
+    assert slower_from({4: 3.0, 8: 1.0}, peer) is None
+
+
 def test_no_legend_covers_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Figure] = {}
     monkeypatch.setattr(figures, "_save", lambda figure, path: kept.update({path.name: figure}))
@@ -81,7 +101,8 @@ def test_no_legend_covers_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for model in ("edsr", "resnet50")
         for nodes in (1, 4)
     ]
-    figures.draw({"growth_s": {"4096": times, "1048576": times}, "steps": rows}, tmp_path)
+    growth = {"platform": "star", "growth_s": {"4096": times, "1048576": times}}
+    figures.draw({**growth, "steps": rows}, tmp_path)
     assert sorted(kept) == ["growth.png", "steps.png"]
     for figure in kept.values():
         figure.canvas.draw()
