@@ -31,7 +31,10 @@ def read_table(world: MPI.Comm) -> Table:
     source, content, problem = world.bcast((source, content, problem))
     if problem:
         raise UsageError(problem)
-    # Ranks that MPI did not start are of one node.
+    return parse(content, source) if source else built_in(library())
+
+
+def library() -> str:
+    """The MPI library's text about itself; "" if the ranks, all on one node, run without MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
-    library = str(mpi.Get_library_version()) if mpi else ""
-    return parse(content, source) if source else built_in(library)
+    return str(mpi.Get_library_version()) if mpi else ""

@@ -21,13 +21,16 @@ from hvd_ext.units import format_bytes, format_seconds, plural
 
 # The algorithms that a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-# Carriers of gradients on GPUs: within a node hvd_ext's kernel over CUDA IPC, between nodes pinned
-# memory of the host; NCCL may serve both.
-IPC, NCCL, STAGED = "ipc", "nccl", "staged"
-CARRIERS = (IPC, NCCL, STAGED)
+# Carriers of gradients of GPUs: in a node its kernel over CUDA IPC; between nodes pinned memory of
+# the host, or messages whose buffers are device memory, if this MPI takes them; NCCL may serve
+# both.
+IPC, NCCL, STAGED, MPI = "ipc", "nccl", "staged", "mpi"
+CARRIERS = (IPC, NCCL, STAGED, MPI)
 MEMORY_KINDS = ("host", "arena", "device")
 ANY_DTYPE = "any"
 _CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
+# Fields that say where a row comes from.
+_TEXTS = {"simulated": "the platform", "library": "what the MPI library says of itself"}
 
 Choices = tuple[tuple[int, str], ...]
 # Median of each algorithm in us, at one message size: (message_bytes, {algorithm: us}).
@@ -46,6 +49,8 @@ class Row:
         dtype_class: class of its elements: "float", "half", "integer", or "any".
         measured_us: the medians behind the choices, ascending; only `explain` reads them.
         simulated: the platform on which these times were simulated; "" if they were measured.
+        library: what the MPI library says of itself that took device memory in a job; only under
+            it "mpi" counts.
     """
 
     nodes: int
@@ -55,6 +60,7 @@ class Row:
     dtype_class: str = ANY_DTYPE
     measured_us: MeasuredUs = ()
     simulated: str = ""
+    library: str = ""
 
     def matches(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> bool:
         return (
@@ -205,7 +211,7 @@ def load(path: Path) -> Table:
     Args:
         path: holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
             "choices": [[least_bytes, algorithm], ...]}, ...]}; a row may also have "simulated",
-            "dtype_class", and "measured_us": [[message_bytes, {algorithm: us}], ...].
+            "library", "dtype_class" and "measured_us": [[message_bytes, {algorithm: us}], ...].
 
     Raises:
         UsageError: names the file, the line, the row and the rule that it breaks.
@@ -245,7 +251,7 @@ def _dump_row(row: Row) -> str:
         "ranks_per_node": row.ranks_per_node,
         "memory": row.memory,
         "dtype_class": row.dtype_class,
-        **({"simulated": row.simulated} if row.simulated else {}),
+        **{name: text for name in _TEXTS if (text := getattr(row, name))},
     }
     # Each choice and each measured size on a separate line.
     parts = [json.dumps(head)[1:-1], _dump_list("choices", row.choices)]
@@ -304,9 +310,10 @@ def _row(row: Any, where: str) -> Row:
     dtype_class = row.get("dtype_class", ANY_DTYPE)
     if dtype_class not in _CLASSES:
         raise UsageError(f"{where}: dtype_class {dtype_class!r} must be one of {_CLASSES}")
-    simulated = row.get("simulated", "")
-    if not isinstance(simulated, str):
-        raise UsageError(f"{where}: simulated {simulated!r} must be a text, the platform")
+    texts = {name: row.get(name, "") for name in _TEXTS}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: {name} {text!r} must be a text, {_TEXTS[name]}")
     choices = row.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UsageError(f"{where}: choices must be a list of [least_bytes, algorithm]")
@@ -317,7 +324,7 @@ def _row(row: Any, where: str) -> Row:
         tuple(_choices(choices, where, choices_of(row["memory"]))),
         dtype_class,
         tuple(_measured(row.get("measured_us", []), where)),
-        simulated,
+        **texts,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -59,7 +59,7 @@ class Channels:
         memories: Sequence[Array],
         scale: float = 1.0,
         in_tree_order: bool = False,
-        met: Collection[int] = (),
+        by_others: Mapping[int, Callable[[MPI.Comm], Work]] | None = None,
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
@@ -72,9 +72,9 @@ class Channels:
             memories: of these parts, as uint8.
             scale: what sums in tree order, and those of float32 in a format that is coded, are
                 multiplied by.
-            in_tree_order: see HostArena.
-            met: buckets whose ranks only meet here, all of them in order: another carrier sums
-                their shards then, whose memories here are empty.
+            in_tree_order: as HostArena's.
+            by_others: buckets whose memories here are empty, and what makes the exchange of each;
+                all of them in order, on one channel.
         """
         topology, format = config.topology, config.format
         cross = [topology.cross] * CHANNELS
@@ -97,13 +97,14 @@ class Channels:
         # Looked up now, because the job, and MPI with it, may end at any time.
         self._nodes, self._ranks = topology.cross.size, topology.node.size
         self._in_tree_order = in_tree_order
+        by_others = by_others or {}
         for index, (bucket, part) in enumerate(zip(buckets, shards, strict=True)):
             shard = memories[index].view(DTYPES[bucket.dtype].stored_as)
-            channel = 0 if index in met else index % CHANNELS
+            channel = 0 if index in by_others else index % CHANNELS
             comm, residual = comms[channel], None
             call: Work
-            if index in met:
-                call = functools.partial(_meet, comm)
+            if index in by_others:
+                call = by_others[index](comm)
             elif in_tree_order:
                 algorithm = tree_algorithm(choose(*self._asked(bucket)))
                 call = prepare_tree_sum(algorithm, comm, shard, scale)
@@ -123,7 +124,7 @@ class Channels:
             if isinstance(call, (Coded, LowRank)):
                 self._coded.append(call)
             self._shards.append(shard)
-            self._calls.append(call if len(shard) or index in met else _nothing)
+            self._calls.append(call if len(shard) or index in by_others else _nothing)
             self._channel_of.append(channel)
             self.residuals.append(residual)
 
@@ -280,8 +281,9 @@ def _in_order(*works: Work) -> None:
         work()
 
 
-def _meet(comm: MPI.Comm) -> None:
-    until(comm.Ibarrier().Test)
+def meeting(comm: MPI.Comm) -> Work:
+    """Only wait until all ranks are there."""
+    return lambda: until(comm.Ibarrier().Test)
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.config import ArenaConfig
-from hvd_ext.arena.cuda.arena import SERVED
+from hvd_ext.arena.cuda.kernels import SERVED
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
 from hvd_ext.c10d.ranks import limit_of, topology_of

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from hvd_ext import variables
-from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
+from hvd_ext.arena.cuda.kernels import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
 from hvd_ext.tensors import dtype_name

@@ -9,11 +9,12 @@ backward.
 
 On several nodes the shard is reduced into this rank's memory alone, and copied to pinned memory of
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
-device, and to the peers. Any MPI library will do, because it gets no device memory.
+device, and to the peers. Any MPI will do, for none sees device memory then.
 
 Where the table names NCCL for float32 of some size, NCCL sums these buckets: all ranks' on one
 node, the nodes' shards on several. Its kernels wait for each other, so they are queued only when
-the ticket of every rank is there.
+the ticket of every rank is there. Where the table names MPI, shards go between nodes by messages
+from and to device memory, which the MPI library must take: by_mpi.py.
 
 This has run on one GPU that processes share, not yet on several GPUs or nodes:
 docs/reference/gpu.md.
@@ -25,15 +26,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hvd_ext.allreduce.table import BUILT_IN, NCCL, STAGED, Row, Table, usual_carrier
+from hvd_ext.allreduce.table import BUILT_IN, MPI, NCCL, STAGED, Row, Table, usual_carrier
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
+from hvd_ext.arena.cuda.kernels import VECTOR_BYTES, Kernels, on_gpu
 from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.protocol import Arena
@@ -51,18 +50,16 @@ if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
-SERVED = ("float32", "float16", "bfloat16")  # those of reduce.cu
-_KERNELS = Path(__file__).with_name("reduce.cu")
-_VECTOR_BYTES = 16
-_THREADS = 512
-# Enough to be bound by memory, and few enough to leave room for backward.
-_BLOCKS_A_MULTIPROCESSOR = 2
-# A rank that leaves frees its memory. The other ranks' work there has ended by then, except for
-# queued work: the rank waits at most this long until they report that it has ended.
+# A rank that leaves takes its memory along. The others' work there is over by then, except
+# for what is queued: they may say so, and are waited for no longer than this.
 _LEAVE_WITHIN_S = 5.0
 # Their names in recordings.
 _IPC, _NCCL = "cuda_ipc", "nccl"
-_RAILS = {STAGED: "cuda_ipc and pinned memory", NCCL: "cuda_ipc and nccl"}
+_RAILS = {
+    STAGED: "cuda_ipc and pinned memory",
+    NCCL: "cuda_ipc and nccl",
+    MPI: "cuda_ipc and mpi",
+}
 _LEAVING = 2**63  # a ticket after all others
 
 
@@ -119,26 +116,26 @@ class DeviceArena(Arena):
         except WindowError:
             self._close_peers()
             raise
-        self._scales = [np.float32(scale)] * len(layout.buckets)
+        self._scales = [scale] * len(layout.buckets)
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
         self._config, self._topology = config, topology
         self._usual = usual_carrier(topology.nodes)
+        self._offered = (NCCL,) if topology.one_node else (NCCL, MPI)
         self.carriers = [self._carrier(bucket) for bucket in layout.buckets]
         self._nccl: nccl.Communicator | None = None
         if NCCL in self.carriers:
             self._nccl = nccl.communicator(topology, device, config.timeout_s)
         if self._nccl is None:
-            self.carriers = [self._usual] * len(layout.buckets)
+            self.carriers = [self._usual if name == NCCL else name for name in self.carriers]
         self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As in HostArena: a node of one rank has nothing to sum, and coding scales.
             coding_scales = topology.node.size == 1 and config.format.is_coded
             if coding_scales:
                 self._scales = [
-                    np.float32(1.0 if bucket.dtype == "float32" else scale)
-                    for bucket in layout.buckets
+                    1.0 if bucket.dtype == "float32" else scale for bucket in layout.buckets
                 ]
             self._between = BetweenNodes(
                 config,
@@ -149,7 +146,8 @@ class DeviceArena(Arena):
                 self._stream,
                 scale if coding_scales else 1.0,
                 self._nccl,
-                [index for index, carrier in enumerate(self.carriers) if carrier == NCCL],
+                self.carriers,
+                self._kernels,
             )
             self._channels = self._between.channels
         self._tickets = Tickets()
@@ -185,20 +183,20 @@ class DeviceArena(Arena):
         with self._watched():
             self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
         exchange = self._event(index, start_s) if listening() else None
-        everyone = self._memory, np.int32(len(self._events))
-        own = self._own_memory, np.int32(1)
         with self._on_device():
+            bucket, own = self.layout.buckets[index], self._owns
+            by = self._scales[index], self._stream
             by_nccl = self._between is None and self.carriers[index] == NCCL
             for events in [self._own.events] if by_nccl else self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
             timed = self._times.begin(exchange, self._stream.ptr) if exchange else None
             if by_nccl:
-                bucket = self.layout.buckets[index]
                 self._sum_by_nccl(bucket)
-                self._launch(index, (own, own), vectors(bucket, 1, 0))
+                self._kernels.sum(bucket.dtype, (own, own), vectors(bucket, 1, 0), *by)
             else:
-                into = everyone if self._between is None else own
-                self._launch(index, (everyone, into), self._shards[index])
+                into = self._everyones if self._between is None else own
+                memories = self._everyones, into
+                self._kernels.sum(bucket.dtype, memories, self._shards[index], *by)
             end = partial(self._times.end, timed) if timed else None
             if self._between is not None:
                 self._between.take(index, end)
@@ -224,16 +222,6 @@ class DeviceArena(Arena):
             0.0,
             self._ready_s[index],
         )
-
-    def _launch(self, index: int, memories: tuple[Any, Any], part: tuple[int, int]) -> None:
-        """Queue the kernel that reduces from all `sources` into all `targets`."""
-        (of, into), (first, count) = memories, part
-        blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
-        place = np.uint64(first), np.uint64(count)
-        with self._stream:
-            self._kernels[self.layout.buckets[index].dtype](
-                (blocks,), (_THREADS,), (*of, *into, *place, self._scales[index])
-            )
 
     def finish(self) -> None:
         """Make the current stream wait until every rank has reduced its shards.
@@ -264,8 +252,7 @@ class DeviceArena(Arena):
     @property
     def shards(self) -> list[tuple[int, int]]:
         return [
-            (first * _VECTOR_BYTES, (first + count) * _VECTOR_BYTES)
-            for first, count in self._shards
+            (first * VECTOR_BYTES, (first + count) * VECTOR_BYTES) for first, count in self._shards
         ]
 
     def explain(self) -> str:
@@ -281,27 +268,48 @@ class DeviceArena(Arena):
             text += f"\n{self._between.channels.explain()}, through pinned memory of the host"
         return f"{text}\nbetween nodes: {self._explain_carriers()}"
 
+    def _named(self, bucket: Bucket) -> str:
+        """The carrier that the table names; an algorithm of the host's if it has no row for it."""
+        situation = self._topology.nodes, self._topology.node.size, "device"
+        dtype_class = DTYPES[bucket.dtype].dtype_class
+        return self._config.table.choose(*situation, bucket.message_bytes, dtype_class)
+
+    def _refusal(self, named: str, bucket: Bucket) -> str:
+        """Why a bucket does not take the carrier that is named for it; empty if it does."""
+        half = DTYPES[bucket.dtype].dtype_class == "half"
+        if named == NCCL and half:
+            return "NCCL would round 16 bits at each sum"
+        if named in (NCCL, MPI) and self._config.format is not NONE and not half:
+            return f"{self._config.format.name} is coded on the host"
+        return ""
+
     def _carrier(self, bucket: Bucket) -> str:
-        """Look up the carrier; NCCL rounds 16 bits at each addition, and supports no format."""
-        topology, dtype_class = self._topology, DTYPES[bucket.dtype].dtype_class
-        if topology.world.size == 1 or dtype_class != "float" or self._config.format is not NONE:
+        named = self._named(bucket)
+        alone = self._topology.world.size == 1
+        if alone or named not in self._offered or self._refusal(named, bucket):
             return self._usual
-        situation = (topology.nodes, topology.node.size, "device", bucket.message_bytes)
-        return NCCL if self._config.table.choose(*situation, dtype_class) == NCCL else self._usual
+        return named
 
     def _explain_carriers(self) -> str:
-        if reason := nccl.refusal(self._topology, self._device):
-            return f"NCCL was not compared: {reason}"
+        by_nccl, by_mpi = (self.carriers.count(name) for name in (NCCL, MPI))
+        refused = nccl.refusal(self._topology, self._device)
+        if refused and not by_mpi:
+            return f"NCCL was not compared: {refused}"
         if self._topology.world.size == 1:
             return "one rank: nothing to carry"
-        by_nccl = self.carriers.count(NCCL)
         largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes)
-        of_largest = (self._topology.nodes, self._topology.node.size, "device")
-        named = self._config.table.choose(*of_largest, largest.message_bytes)
-        if named not in (self._usual, NCCL):
+        named = self._named(largest)
+        if named not in (self._usual, *self._offered):
             return "NCCL was not compared: no row of the table is for device memory"
-        reason = self._config.table.explain(*of_largest, largest.message_bytes)
-        return f"{counted(by_nccl, 'bucket')} by NCCL; the largest: {reason}"
+        situation = self._topology.nodes, self._topology.node.size, "device"
+        dtype_class = DTYPES[largest.dtype].dtype_class
+        reason = self._config.table.explain(*situation, largest.message_bytes, dtype_class)
+        if refusal := self._refusal(named, largest):
+            reason = f"{self._usual}, not {named}: {refusal}"
+        buckets = f"{counted(by_nccl, 'bucket')} by NCCL"
+        if by_mpi:
+            buckets += f", {counted(by_mpi, 'bucket')} by MPI from device memory"
+        return f"{buckets}; the largest: {reason}"
 
     def close(self) -> None:
         """Wait some seconds for the node's ranks to close theirs, then close the peers' memory."""
@@ -342,17 +350,12 @@ class DeviceArena(Arena):
             self._runtime = cupy.cuda.runtime
             self._on_device: Callable[[], Any] = partial(cupy.cuda.Device, device)
             with self._on_device():
-                module = cupy.RawModule(code=_KERNELS.read_text(encoding="utf-8"))
-                module.compile()  # now, and not in the first step
-                self._kernels = {name: module.get_function(f"reduce_{name}") for name in SERVED}
+                self._kernels = Kernels(device)
                 self._stream = cupy.cuda.Stream(non_blocking=True)
                 self._addresses = [m.address for m in everybodys]
-                self._memory = cupy.asarray(self._addresses, dtype=np.uint64)
-                self._own_memory = cupy.asarray([self._own.address], dtype=np.uint64)
+                self._everyones = on_gpu(self._addresses)
+                self._owns = on_gpu([self._own.address])
                 self._runtime.deviceSynchronize()
-            self._most_blocks = _BLOCKS_A_MULTIPROCESSOR * self._runtime.deviceGetAttribute(
-                self._runtime.cudaDevAttrMultiProcessorCount, device
-            )
 
     def _close_peers(self) -> None:
         while self._peers:
@@ -369,4 +372,4 @@ def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:
     item_bytes = DTYPES[bucket.dtype].item_bytes
     begin, end = shard(bucket.count, size, rank, item_bytes)
     first_byte = bucket.offset_bytes + begin * item_bytes
-    return first_byte // _VECTOR_BYTES, (end - begin) * item_bytes // _VECTOR_BYTES
+    return first_byte // VECTOR_BYTES, (end - begin) * item_bytes // VECTOR_BYTES

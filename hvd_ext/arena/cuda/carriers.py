@@ -1,7 +1,7 @@
 """Which carrier is faster for gradients on GPUs, by measurement.
 
-Each carrier's sums are checked before they are timed. A table's row for device memory counts if
-NCCL's sums are right.
+Each carrier's sums are checked before they are timed. A table's row for device memory counts where
+the sums of what it names are right, and for MPI also where a job under this library measured it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_ext.allreduce.agreed import library
 from hvd_ext.allreduce.rows import make_row
-from hvd_ext.allreduce.table import NCCL, Row, Table, usual_carrier
+from hvd_ext.allreduce.table import ANY_DTYPE, MPI, NCCL, STAGED, Row, Table, usual_carrier
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
@@ -33,14 +34,16 @@ if TYPE_CHECKING:
 COARSE_BYTES, COARSE_ROUNDS = (4 << 10, 256 << 10, 4 * MIB, 16 * MIB), 5
 _CHECKED_ROUNDS = 10
 _OCCASION = "the measurement of carriers on GPUs"
-# Rows that were measured before, by device and ranks.
-_rows: dict[tuple[int, tuple[int, ...]], Row | None] = {}
+# Rows that were made before, by device and ranks, and where they come from.
+_rows: dict[tuple[int, tuple[int, ...]], tuple[Row, str] | None] = {}
 log = logging.getLogger("hvd_ext")
 
 
 @tuning()  # none of this is the program's data
 def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int]) -> ArenaConfig:
-    """Check these ranks' GPUs and NCCL before their first use; collective.
+    """Check these ranks' GPUs and carriers before they are used first; collective.
+
+    MPI is not measured here, as a library that takes no device memory may crash.
 
     Args:
         config: how arenas exchange.
@@ -48,7 +51,8 @@ def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int])
         current_stream: see DeviceArena.
 
     Returns:
-        The same, whose table has a row for device memory where it had none and NCCL was compared.
+        The same; its table begins with a row for device memory where it had none and NCCL was
+        compared, or where its row names MPI, which is not to be used.
 
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
@@ -59,27 +63,57 @@ def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int])
     if topology.world.size == 1:
         return config
     situation = (topology.nodes, topology.node.size, "device", "float")
-    rows = [row for row in config.table.rows if row.matches(*situation)]
-    if rows and NCCL not in dict(rows[0].choices).values():
+    own = next((row for row in config.table.rows if row.matches(*situation)), None)
+    named = {NCCL} if own is None else {name for _, name in own.choices}
+    if not named & {NCCL, MPI}:
         return config
     if not all(topology.allgather(key in _rows, timeout_s, _OCCASION)):
         _rows[key] = None
-        if nccl.communicator(topology, device, timeout_s) is not None:
-            given = config, device, current_stream
-            try:
-                for message_bytes in COARSE_BYTES:
-                    _check(*given, NCCL, message_bytes, _CHECKED_ROUNDS)
-            except HvdExtError as wrong:  # on every rank alike
-                nccl.refuse(topology, device, str(wrong))
-                if topology.world.rank == 0:
-                    log.warning("hvd_ext: gradients on GPUs do not use NCCL: %s", wrong)
-            else:
-                _rows[key] = None if rows else measure(*given, COARSE_BYTES, COARSE_ROUNDS)
-    row = _rows[key]
-    if row is None:
+        given = config, device, current_stream
+        if NCCL in named and nccl.communicator(topology, device, timeout_s) is not None:
+            if wrong := _wrong(*given, NCCL):
+                nccl.refuse(topology, device, wrong)
+                _warn(config, f"gradients on GPUs do not use NCCL: {wrong}")
+            elif own is None:
+                row = measure(*given, COARSE_BYTES, COARSE_ROUNDS)
+                _rows[key] = row, " and a measurement before the first step"
+        if own is not None and MPI in named and not topology.one_node:
+            wrong = _unknown(own) or _wrong(*given, MPI)
+            if wrong:
+                _warn(config, f"gradients on GPUs are not given to MPI as they are: {wrong}")
+                _rows[key] = _without_mpi(own), f", without {MPI}: {wrong}"
+    if (found := _rows[key]) is None:
         return config
-    source = f"{config.table.source} and a measurement before the first step"
-    return replace(config, table=Table((row, *config.table.rows), source))
+    row, source = found
+    return replace(config, table=Table((row, *config.table.rows), f"{config.table.source}{source}"))
+
+
+def _wrong(config: ArenaConfig, device: int, current_stream: Callable[[], int], name: str) -> str:
+    """Say what is wrong with a carrier's sums, the same on every rank, or nothing; collective."""
+    try:
+        for message_bytes in COARSE_BYTES:
+            _check(config, device, current_stream, name, message_bytes, _CHECKED_ROUNDS)
+    except HvdExtError as wrong:  # on every rank alike
+        return str(wrong)
+    return ""
+
+
+def _unknown(row: Row) -> str:
+    """Why a row's measurement of MPI says nothing of this job's library; empty if it does."""
+    if row.library == library():
+        return ""
+    other = f"under {row.library.split(',')[0]}" if row.library else "under no MPI library"
+    return f"the row was measured {other}: hvd-launch tune allreduce --memory device"
+
+
+def _without_mpi(row: Row) -> Row:
+    choices = tuple((least, STAGED if name == MPI else name) for least, name in row.choices)
+    return replace(row, choices=choices)
+
+
+def _warn(config: ArenaConfig, text: str) -> None:
+    if config.topology.world.rank == 0:
+        log.warning("hvd_ext: %s", text)
 
 
 def measure(
@@ -88,6 +122,7 @@ def measure(
     current_stream: Callable[[], int],
     sizes: Sequence[int],
     rounds: int,
+    with_mpi: bool = False,
     done: Callable[[str], None] = lambda what: None,
 ) -> Row:
     """Time every carrier at some sizes, interleaved; the same row on every rank; collective.
@@ -97,7 +132,8 @@ def measure(
         device: likewise.
         current_stream: likewise.
         sizes: message_bytes, ascending.
-        rounds: samples of each carrier.
+        rounds: samples of each.
+        with_mpi: whether MPI is given device memory, which may crash; between nodes only.
         done: called with each size.
 
     Raises:
@@ -110,6 +146,8 @@ def measure(
     names = [usual := usual_carrier(topology.nodes)]
     if nccl.communicator(topology, device, timeout_s) is not None:
         names.append(NCCL)
+    if with_mpi and not topology.one_node:
+        names.append(MPI)
     for message_bytes in sizes:
         for name in names:
             _check(*given, name, message_bytes)
@@ -125,7 +163,9 @@ def measure(
                 arena.close()
         samples[message_bytes] = found
         done(f"{message_bytes} B")
-    return make_row(topology.nodes, topology.node.size, "device", "float", samples, usual)
+    situation = topology.nodes, topology.node.size, "device", ANY_DTYPE
+    row = make_row(*situation, samples, usual)
+    return replace(row, library=library()) if MPI in names else row
 
 
 def _arena(

@@ -80,7 +80,7 @@ class Exported:
 
             runtime = cupy.cuda.runtime
             with cupy.cuda.Device(device):
-                allocation = _Allocation(runtime, device, data_bytes)
+                allocation = Allocation(runtime, device, data_bytes)
                 runtime.memset(allocation.address, 0, data_bytes)
                 runtime.deviceSynchronize()
                 memory = cupy.cuda.UnownedMemory(allocation.address, data_bytes, allocation, device)
@@ -130,8 +130,8 @@ class Opened:
                 raise
 
 
-class _Allocation:
-    """Memory that becomes idle, and is reused, when nothing refers to it any more."""
+class Allocation:
+    """Memory that goes back to the idle when nothing refers to it any more."""
 
     def __init__(self, runtime: Any, device: int, need_bytes: int) -> None:
         need_bytes = max(1, -(-need_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES

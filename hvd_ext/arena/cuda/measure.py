@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         row = measure(
             ArenaConfig(topology, BUILT_IN, timeout_s),
             *(device, lambda: stream, sizes, options.rounds),
+            with_mpi=options.mpi,
             done=lambda what: advance(next(count), what),
         )
     if world.rank == 0:
@@ -86,6 +87,11 @@ def parser() -> argparse.ArgumentParser:
         "--most", type=size_bytes, default=64 << 20, metavar="SIZE", help="longest (64 MiB)"
     )
     top.add_argument("--rounds", type=at_least(2), default=15, help="samples of each (15)")
+    top.add_argument(
+        "--mpi",
+        action="store_true",
+        help="between nodes, also give device memory to MPI, which may crash",
+    )
     return top
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.table import IPC
-from hvd_ext.arena.cuda.arena import SERVED, DeviceArena, carried_by
+from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
+from hvd_ext.arena.cuda.kernels import SERVED
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_by_size
 from hvd_ext.compression.formats import NONE

@@ -25,12 +25,9 @@ from hvd_ext.shm.regions import WindowError
 from testbed.cuda_stand_in import nccl as stand_in
 from testbed.cuda_stand_in import streams
 from tests.ranks.asserts import parallel_assert
+from tests.support.arena.device_on_nodes import COUNTS, LATE_S, TABLE, rounds
 from tests.support.arena.pretended_nodes import pretend
 from tests.support.mutants import mutate
-
-TABLE = Table((Row(0, 0, "host", ((0, "recursive_doubling"),)),), "a test")
-COUNTS = (1, 7, 33, 4097, 50_003)
-ROUNDS, LATE_S = 3, 0.03
 
 
 @pytest.fixture(autouse=True)
@@ -38,49 +35,6 @@ def _devices_work():
     yield
     gc.collect()
     streams.forget_errors()
-
-
-def rounds(topology, dtype="float32", format=NONE, bucket_bytes=1 << 16, table=TABLE) -> list[str]:
-    """What differs from a HostArena with the same gradients; collective."""
-    from tests.support.arena.device_rounds import Device, layout_of, raw, values
-
-    rank, scale = topology.world.rank, 1 / topology.world.size
-    layout = layout_of(COUNTS, dtype, bucket_bytes)
-    device = Device(topology, rank % streams.DEVICES)
-    on_gpu = device.arena(layout, scale, table=table, format=format)
-    on_host = HostArena(ArenaConfig(topology, TABLE, 60, format), layout, scale)
-    kept, found = [], []
-    for number in range(ROUNDS):
-        late = number % topology.world.size == rank
-        on_gpu._stream.launch_host_func(time.sleep, late * LATE_S)
-        on_gpu._between._back.launch_host_func(time.sleep, late * LATE_S)
-        for index, bucket in enumerate(layout.buckets):
-            for span in bucket.spans:
-                kept.append(raw(values(dtype, span.count, rank, number)))
-                device.fill(on_gpu, span.offset_bytes, kept[-1])
-                on_host.data[span.offset_bytes :][: kept[-1].nbytes] = kept[-1]
-            on_gpu.ready(index)
-            on_gpu.reduce(index)
-            on_host.reduce(index)
-        on_gpu.finish()
-        on_host.finish()
-        # In the stream, as a program reads them: nothing but events keeps the order.
-        found.append((device.read(on_gpu), on_host.data.copy()))
-    device.stream.synchronize()
-    problems = [
-        f"round {number}: {span.count} elements"
-        for number, (got, wanted) in enumerate(found)
-        for bucket in layout.buckets
-        for span in bucket.spans
-        for part in [slice(span.offset_bytes, span.offset_bytes + span.count * 4)]
-        if not np.array_equal(got[part], wanted[part])
-    ]
-    on_gpu.close()
-    on_host.close()
-    return problems
-
-
-NODES = [pytest.param(2, 1), pytest.param(4, 2), pytest.param(4, 1, marks=pytest.mark.long)]
 
 
 @pytest.mark.ranks(2, 4)
@@ -138,6 +92,9 @@ def test_rails_by_nccl_have_the_bits_of_the_host(comm, monkeypatch, bucket_bytes
     parallel_assert(comm, uses == [first, {"staged"}, {"staged"}], uses)
     parallel_assert(comm, f"{2 if bucket_bytes == 1 else 1} bucket" in made[0][1], made)
     parallel_assert(comm, "by NCCL" in made[0][1], made)
+    refused = [said for _, said in made[1:]]
+    parallel_assert(comm, "staged, not nccl: NCCL would round 16 bits" in refused[0], made)
+    parallel_assert(comm, "staged, not nccl: bf16 is coded on the host" in refused[1], made)
 
 
 @pytest.mark.ranks(4)
@@ -169,7 +126,7 @@ RAIL_MUTANTS = {
         *(BetweenNodes, "_sum_by_nccl"),
         *("(after - begin) // 4, self._back.ptr)", "(after - begin) // 4, self._reducing.ptr)"),
     ),
-    "a bucket overtakes another": (Channels, "__init__", "0 if index in met else ", ""),
+    "a bucket overtakes another": (Channels, "__init__", "0 if index in by_others else ", ""),
     "no rank is waited for": (Channels, "wait", "wait_for(self._pending)", "pass"),
 }
 
@@ -261,6 +218,9 @@ MUTANTS = {
     "sums are not waited for": ("wait", "self.channels.wait()", "pass"),
     "copies back are not waited for": ("wait", "return self._back", "return self._reducing"),
     "peers are given nothing": ("_to_peers", "rank != self._rank", "False"),
+    "pinned memory is used again too early": (
+        *("_pinned", "memory[end - length : end]", "memory[:length]"),
+    ),
     "the host is copied before the sum": (
         *("take", "self._runtime.eventRecord(self._copied[index], self._reducing.ptr)"),
         "self._runtime.eventRecord(self._copied[index], self._back.ptr)",

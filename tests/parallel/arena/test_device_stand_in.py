@@ -15,8 +15,9 @@ from collections.abc import Callable
 import pytest
 
 from hvd_ext.arena.cuda import ipc
-from hvd_ext.arena.cuda.arena import SERVED, DeviceArena
+from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.cuda.handle_cache import HandleCache
+from hvd_ext.arena.cuda.kernels import SERVED
 from testbed.cuda_stand_in import memory, streams
 from tests.ranks.asserts import parallel_assert
 from tests.support.mutants import mutate

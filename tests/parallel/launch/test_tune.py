@@ -219,19 +219,43 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
 DEVICE = ["allreduce", "-np", "2", "--least", "4KiB", "--most", "8KiB", "--memory", "device"]
 
 
-def test_carriers_on_gpus_are_measured_on_stand_ins(tmp_path: Path) -> None:
+def tune_on_stand_ins(
+    tmp_path: Path, more: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     measure = "from hvd_launch.tune.allreduce import device_command as d"
     stood_in = 'd.MEASURE = "tests.programs.arena.device_measure"'
-    program.write_text(f"{measure}\n{stood_in}\nfrom hvd_launch.cli import entry\nentry()\n")
+    lines = measure, stood_in, more, "from hvd_launch.cli import entry", "entry()", ""
+    program.write_text("\n".join(lines))
     command = [sys.executable, str(program), "tune", *DEVICE, "-o", str(tmp_path / "tuning")]
-    done = subprocess.run(
-        command, env=environment(HERE), capture_output=True, text=True, timeout=200
+    return subprocess.run(
+        command, env=environment(HERE, **variables), capture_output=True, text=True, timeout=200
     )
+
+
+def test_carriers_on_gpus_are_measured_on_stand_ins(tmp_path: Path) -> None:
+    done = tune_on_stand_ins(tmp_path)
     assert done.returncode == 0, done.stderr
     (row,) = load(tmp_path / "tuning" / "table.json").rows
     assert (row.memory, row.ranks_per_node, len(row.measured_us)) == ("device", 2, 2)
     assert "ipc takes" in done.stdout
+
+
+@pytest.mark.parametrize("how", ["right", "crash", "wrong", "hang"])
+def test_an_mpi_that_takes_no_device_memory_is_left_out(tmp_path: Path, how: str) -> None:
+    limit = "d._MPI_TIMEOUT_S = 30.0" if how == "hang" else ""
+    done = tune_on_stand_ins(tmp_path, limit, HVD_EXT_TEST_MPI=how)
+    assert done.returncode == 0, done.stderr
+    (row,) = load(tmp_path / "tuning" / "table.json").rows
+    assert (row.nodes, row.ranks_per_node, row.dtype_class) == (2, 1, "any")
+    seen = {"staged", "nccl", "mpi"} if how == "right" else {"staged", "nccl"}
+    assert all(set(times) == seen for _, times in row.measured_us)
+    assert bool(row.library) == (how == "right")
+    assert ("mpi was not measured: the job " in done.stdout) == (how != "right"), done.stdout
+    if how == "wrong":
+        assert "mpi gave wrong sums" in done.stdout
+    if how == "hang":
+        assert "the job timed out" in done.stdout
 
 
 def test_without_a_gpu_carriers_cannot_be_measured(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_every_name_of_a_table_is_an_algorithm():
         ({"choices": [[0, ["ring"]]]}, "choice 0"),
         ({"dtype_class": "fp32"}, "dtype_class 'fp32'"),
         ({"memory": ["host"]}, "memory"),
+        ({"library": 4}, "library 4 must be a text"),
         ({"dtype": "float"}, "unknown field 'dtype'"),
         ({"measured_us": {}}, "measured_us must be"),
         ({"measured_us": [[4, {"ring": "fast"}]]}, "measured_us 0"),
@@ -174,6 +175,7 @@ def rows_of(memory):
             st.tuples(st.integers(0, 99), st.dictionaries(names, st.integers(0, 999).map(float))),
             unique_by=lambda m: m[0],
         ).map(lambda found: tuple(sorted(found, key=lambda m: m[0]))),
+        library=st.sampled_from(["", "Open MPI v4.1.8, package: of a site\n"]),
     )
 
 

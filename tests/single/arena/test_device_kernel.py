@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.cuda.arena import SERVED, vectors
+from hvd_ext.arena.cuda.arena import vectors
+from hvd_ext.arena.cuda.kernels import SERVED
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
 from testbed.cuda_stand_in.kernels import compile_for_host

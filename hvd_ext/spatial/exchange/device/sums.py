@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hvd_ext.arena.cuda.arena import SERVED
+from hvd_ext.arena.cuda.kernels import SERVED
 from hvd_ext.spatial.exchange.device import gpu
 from hvd_ext.spatial.exchange.device.peers import SLOTS, SUM_BYTES, SUMMAND, Peers
 from hvd_ext.tensors import dtype_name
