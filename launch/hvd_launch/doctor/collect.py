@@ -30,6 +30,7 @@ _TIMEOUT_S = 60
 _TURNS = 3
 _PROBE = machine.module("hvd_launch.doctor.child")
 _OPENS_PEERS = machine.module("hvd_ext.arena.cuda.open_peers")
+_GIVES_MPI = machine.module("hvd_ext.arena.cuda.mpi_probe")
 
 # NVIDIA's module, and the one that it replaced.
 _PEERMEM = {"nvidia_peermem", "nv_peer_mem"}
@@ -74,8 +75,11 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     say("devices")
     gpus = gpu_names(_text(["nvidia-smi", "-L"]))
     opened: list[Mapping[str, Any]] = []
+    given: list[Mapping[str, Any]] | None = None
     if gpus and found is not None and len(answers) == ranks:
         opened, _ = _job(found, ranks, *_OPENS_PEERS)
+        if ranks > 1 and opened and not any(rank["reason"] for rank in opened):
+            given, _ = _job(found, ranks, *_GIVES_MPI)
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return Snapshot(
@@ -88,6 +92,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         output=output,
         gpus=gpus,
         opened=tuple(opened),
+        given=None if given is None else tuple(given),
         peers=peers_without_access(_text(["nvidia-smi", "topo", "-p2p", "r"])),
         environ=dict(os.environ),
         cores=machine.cores(),

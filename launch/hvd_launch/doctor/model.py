@@ -50,6 +50,8 @@ class Snapshot:
         without_nvlink: pairs of GPUs with no NVLink between them; None if nvidia-smi did not say.
         opened: report of each rank of a job that opens GPU memory of its peers: gpu, and reason:
             why it could not, or "".
+        given: report of each rank of a job that gives GPU memory to MPI: reason: as above, and us:
+            times of a long message by carrier; None if there was no such job.
         peermem: whether a module is loaded that lets network cards read GPUs' memory.
         environ: this process's environment.
         cores: cores that this process may use.
@@ -89,6 +91,7 @@ class Snapshot:
     recorder: Mapping[str, str] = field(default_factory=dict)
     without_nvlink: tuple[tuple[int, int], ...] | None = None
     opened: tuple[Mapping[str, Any], ...] = ()
+    given: tuple[Mapping[str, Any], ...] | None = None
     peermem: bool = False
 
     @property

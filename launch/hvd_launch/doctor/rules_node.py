@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hvd_ext.units import counted
+from hvd_ext.units import counted, format_seconds
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 # Set if Slurm gives each task only some of a node's GPUs.
@@ -91,6 +91,22 @@ def _links(seen: Snapshot) -> Iterator[Finding]:
             "ranks cannot open each other's GPU memory (CUDA IPC)",
             "srun --gpu-bind=none, and --gpus-per-node in place of --gpus-per-task",
         )
+
+
+def _given_to_mpi(seen: Snapshot) -> Iterator[Finding]:
+    """Finding about the job that gave GPU memory to MPI."""
+    if seen.given is None:
+        return
+    topic, else_ = "GPU memory in MPI", "between nodes, gradients go through pinned memory"
+    reason = "that job crashed, or did not end" if len(seen.given) < seen.asked else ""
+    reason = reason or next((rank["reason"] for rank in seen.given if rank["reason"]), "")
+    if reason:
+        yield Finding(topic, NOTE, f"the MPI library does not take it: {reason}; {else_}")
+        return
+    took = {name: format_seconds(us / 1e6) for name, us in seen.given[0]["us"].items()}
+    text = f"MPI sends it, with the right bits: 64 MiB take {took['mpi']}, and {took['staged']}"
+    use = "hvd-launch tune allreduce --memory device measures both between nodes"
+    yield Finding(topic, OK, f"{text} through pinned memory; {use}")
 
 
 def _visibility(seen: Snapshot) -> Iterator[Finding]:
@@ -278,6 +294,7 @@ def _ucx(seen: Snapshot) -> Iterator[Finding]:
 RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _devices,
     _links,
+    _given_to_mpi,
     _visibility,
     _registration_cache,
     _allocator,

@@ -271,6 +271,19 @@ def test_the_ways_between_gpus_are_reported() -> None:
     assert "none between 0-1: " in said(replace(SOUND, without_nvlink=((0, 1),)))["NVLink"]
 
 
+def test_whether_mpi_takes_gpu_memory_is_reported() -> None:
+    topic = "GPU memory in MPI"
+    assert topic not in said(SOUND)
+    took = {"reason": "", "us": {"staged": 12_000.0, "mpi": 4_000.0}}
+    right = said(replace(SOUND, given=(took, took)))[topic]
+    assert "with the right bits: 64 MiB take 4 ms, and 12 ms through pinned memory" in right
+    wrong = {"reason": "mpi gave wrong sums", "us": {}}
+    left_out = said(replace(SOUND, given=(wrong, wrong)))[topic]
+    assert "does not take it: mpi gave wrong sums; between nodes" in left_out
+    for crashed in ((), (took,)):
+        assert "crashed, or did not end" in said(replace(SOUND, given=crashed))[topic]
+
+
 # As NVIDIA's and UCX's documentation show it; not run on a GPU here.
 def test_what_tools_print_is_read() -> None:
     listed = (
