@@ -19,7 +19,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-from gpu_environment import build_horovod, make_environment
+from gpu_environment import JSON, build_horovod, make_environment
+from gpu_mps import mps
 from gpu_run import BEGIN, END, MESH_LIMIT_BYTES, Check, Failure
 from make_env import ROOT
 
@@ -95,13 +96,30 @@ def run_tests(check: Check) -> None:
             check.results["tests"] = counts
 
 
-def measure_exchange(check: Check, processes: int, nodes: int = 1) -> None:
+def measure_exchange(
+    check: Check, processes: int, nodes: int = 1, also: str = "", **variables: str
+) -> None:
     """benchmarks.device_exchange with some processes, which may pretend to be on nodes."""
-    path = check.output / f"device_exchange_np{processes}_nodes{nodes}.json"
+    path = check.output / f"device_exchange_np{processes}_nodes{nodes}{also}.json"
     module = (check.python, "-m", "benchmarks.device_exchange")
     given = ("--np", processes, "--nodes", nodes, "--json", path)
-    check.run(f"exchange {processes} on {nodes}", 200, *module, *given)
-    check.results[f"exchange_{processes}_{nodes}"] = json.loads(path.read_text())
+    check.run(f"exchange {processes} on {nodes}{also}", 200, *module, *given, **variables)
+    check.results[f"exchange_{processes}_{nodes}{also}"] = json.loads(path.read_text())
+
+
+def measure_under_mps(check: Check, processes: int) -> None:
+    """The same once more where processes share a GPU: without MPS that is unfair to NCCL."""
+    if processes > check.results["machine"]["gpus"]:
+        with mps(check, processes) as variables:
+            measure_exchange(check, processes, also="_mps", **variables)
+
+
+def give_mpi(check: Check, processes: int) -> None:
+    """Device memory given to MPI: a library that takes none crashes here."""
+    hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
+    probe = (check.python, "-m", "hvd_ext.arena.cuda.mpi_probe")
+    text = check.run("MPI probe", 60, *hvd_launch, *probe)
+    check.results["given_to_mpi"] = json.loads(next(filter(JSON.match, text.splitlines())))
 
 
 def measure_halos(check: Check, processes: int) -> None:
@@ -187,12 +205,18 @@ def steps(part: str, has_horovod: bool) -> list[tuple[Any, ...]]:
     alone = [(name, train, name) for name in TRAININGS]
     found: dict[str, list[tuple[Any, ...]]] = {
         "tests": [("tests/gpu", run_tests)],
-        "exchange": [(f"exchange of {n}", measure_exchange, n) for n in (2, 4)],
+        "exchange": [
+            *((f"exchange of {n}", measure_exchange, n) for n in (2, 4)),
+            ("exchange of 2 under MPS", measure_under_mps, 2),
+        ],
         "spatial": [
             *((f"halos of {n}", measure_halos, n) for n in (2, 4)),
             *((f"split models by {n}", measure_steps, n) for n in (2, 4)),
         ],
-        "nodes": [("exchange of 4 on 2 nodes", measure_exchange, 4, 2)],
+        "nodes": [
+            ("exchange of 4 on 2 nodes", measure_exchange, 4, 2),
+            ("GPU memory given to MPI", give_mpi, 2),
+        ],
         "ddp": [(f"{e} by 2", train_together, 2, e) for e in ("ddp", "ddp+hvd_ext")],
         "horovod": together if has_horovod else [],
         "training": [*shared, *alone] if has_horovod else [],

@@ -113,9 +113,10 @@ class Check:
 def exchange_rows(found: dict[str, Any]) -> list[str]:
     """Return the rows for what benchmarks.device_exchange measured."""
     lines = []
+    under = " under MPS" * found["mps"]
     for case in found["cases"]:
         times = ", ".join(f"{n} {t['median']:.3f} ms" for n, t in case["time_ms"].items())
-        where = f" on {case['nodes']} pretended nodes" * (case["nodes"] > 1)
+        where = f" on {case['nodes']} pretended nodes" * (case["nodes"] > 1) + under
         to_nccl = case["ratio_vs_nccl"]
         against = f", {to_nccl:.2f} x NCCL" if to_nccl else ", NCCL not measured"
         lines.append(
@@ -123,7 +124,7 @@ def exchange_rows(found: dict[str, Any]) -> list[str]:
             f"{where} | {times}; {case['chosen']} chosen: {case['ratio_vs_best_peer']:.2f} x the "
             f"best peer{against}, {case['share_of_copy_bandwidth']:.2f} of a copy's bandwidth |"
         )
-    what = f"{found['size']} processes"
+    what = f"{found['size']} processes{under}"
     lines.append(f"| self-check, {what} | {found['self_check_s']:.2f} s |")
     if found["shares_gpu"] and not found["mps"]:
         lines.append(f"| NCCL, {what} | they share a GPU without MPS, which is unfair to NCCL |")
@@ -150,6 +151,10 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"| tests/gpu | {outcome} |")
     for key in sorted(key for key in results if key.startswith("exchange_")):
         lines += exchange_rows(results[key])
+    if given := results.get("given_to_mpi"):
+        times = ", ".join(f"{name} {us / 1e3:.3f} ms" for name, us in given["us"].items())
+        told = (given["reason"] or times).replace("\n", " ")
+        lines.append(f"| GPU memory given to MPI, 2 processes | {told} |")
     for processes in (2, 4):
         for name, found in results.get(f"halos_{processes}", {}).items():
             took = f"{found['exchange_ms']:.3f} ms, a copy of as many bytes"

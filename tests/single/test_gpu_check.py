@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import lzma
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from benchmarks.device_exchange import summarize
 SAMPLES = {"staged": [0.0005], "mpi": [0.03], "copy": [0.0004]}
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "toolchain" / "gpu_check.py"
+CONTROL = "nvidia-cuda-mps-control"
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
                 **{"error": 2e-5, "noise": 1e-6, "direct": True},
             }
         },
+        "given_to_mpi": {"reason": "", "us": {"staged": 9000.0, "mpi": 4000.0}},
         "images_per_second": {"ResNet-50, fp32": 400.0},
         "samples_per_second": {"1": None, "2": 3.0},
     }
@@ -77,8 +81,10 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "| self-check, 4 processes | 0.75 s |",
         "| NCCL, 4 processes | they share a GPU without MPS, which is unfair to NCCL |",
         "| nccl, 4 processes | left out: invalid usage |",
-        "| exchange of 0.004 MB, 2 processes | staged 0.500 ms, mpi 30.000 ms, copy 0.400 ms, nccl "
-        "1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a copy's bandwidth |",
+        "| exchange of 0.004 MB, 2 processes under MPS | staged 0.500 ms, mpi 30.000 ms, copy "
+        "0.400 ms, nccl 1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a "
+        "copy's bandwidth |",
+        "| GPU memory given to MPI, 2 processes | staged 9.000 ms, mpi 4.000 ms |",
         "| halo, mesh 1, 0.29 MB, 2 processes | 0.020 ms, a copy of as many bytes 0.010 ms |",
         "| mesh 2048x2048 split over 2 processes | a step 210.0 ms, the host in exchanges for "
         "3.1% of it, 3.00 GiB a process; gradients differ by 2.0e-05, noise 1.0e-06 |",
@@ -98,9 +104,10 @@ def test_each_part_can_be_run_alone(gpu_check: ModuleType) -> None:
     named = [
         name for part in gpu_check.PARTS for name, *_ in gpu_check.steps(part, has_horovod=True)
     ]
-    exchanges = [f"{what} of {count}" for what in ("exchange", "halos") for count in (2, 4)]
+    exchanges = ["exchange of 2", "exchange of 4", "exchange of 2 under MPS"]
+    exchanges += ["halos of 2", "halos of 4"]
     exchanges += [f"split models by {count}" for count in (2, 4)]
-    assert named[:8] == ["tests/gpu", *exchanges, "exchange of 4 on 2 nodes"]
+    assert named[:9] == ["tests/gpu", *exchanges, "exchange of 4 on 2 nodes"]
     assert len(set(named)) == len(named)
     assert gpu_check.steps("horovod", has_horovod=False) == []
 
@@ -118,6 +125,92 @@ def test_a_packed_nccl_is_loaded_before_pytorchs(gpu_check: ModuleType, tmp_path
     check = gpu_check.Check(tmp_path / "out", minutes=1)
     gpu_check.use_nccl(check, packed)
     assert Path(check.environment["LD_PRELOAD"]).read_bytes() == b"a library"
+
+
+# Writes what it is told, and, as the real one, its number; ends on "quit", unless it is to hang.
+DAEMON = """#!/bin/sh
+echo "$*" >> "$MPS_TOLD"
+echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> "$MPS_TOLD"
+pid="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
+if [ "$1" = -d ]; then
+    [ "$MPS_HOW" = refuses ] && { echo "a server is running"; exit 1; }
+    sleep 86398 > /dev/null 2>&1 &
+    echo $! > "$pid"
+    exit
+fi
+[ "$MPS_HOW" = hangs ] && exec sleep 86397
+read word
+echo "$word" >> "$MPS_TOLD"
+kill $(cat "$pid")
+"""
+EXCHANGE = """#!/bin/sh
+while [ "$1" != --json ]; do shift; done
+cat > "$2" << END
+{"mps": true, "pipe": "$CUDA_MPS_PIPE_DIRECTORY", "share": $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
+ "size": 2, "self_check_s": 0.25, "shares_gpu": true, "left_out": {}, "cases": []}
+END
+"""
+
+
+@pytest.fixture
+def with_daemon(gpu_check: ModuleType, tmp_path: Path) -> Any:
+    """A check with one GPU, and stand-ins for the daemon and the benchmark."""
+    check = gpu_check.Check(tmp_path / "out", minutes=1)
+    check.results |= {"command": "gpu_check", "machine": {"gpus": 1}}
+    for path, text in ((check.python, EXCHANGE), (tmp_path / "bin" / CONTROL, DAEMON)):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    check.environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{check.environment['PATH']}"
+    check.environment["MPS_TOLD"] = str(tmp_path / "told")
+    return check
+
+
+def ended(tmp_path: Path, words: str) -> bool:
+    """Whether no process runs that."""
+    processes = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    return words not in processes.splitlines()
+
+
+def test_an_exchange_is_measured_under_mps(
+    gpu_check: ModuleType, with_daemon: Any, tmp_path: Path
+) -> None:
+    gpu_check.measure_under_mps(with_daemon, 2)
+    started, private, asked, again, word = (tmp_path / "told").read_text().splitlines()
+    assert (started, asked, word) == ("-d", "", "quit")
+    pipe, log = private.split()
+    assert private == again
+    found = with_daemon.results["exchange_2_1_mps"]
+    assert (found["pipe"], found["share"]) == (pipe, 50)
+    assert not Path(pipe).exists()
+    assert not Path(log).exists()
+    assert Path(pipe).parent == Path(log).parent
+    assert ended(tmp_path, "sleep 86398")
+    # Each on a GPU of its own, they need none.
+    (tmp_path / "told").unlink()
+    with_daemon.results["machine"]["gpus"] = 2
+    gpu_check.measure_under_mps(with_daemon, 2)
+    assert not (tmp_path / "told").exists()
+
+
+def test_a_daemon_that_does_not_start_or_end_is_one_line(
+    gpu_check: ModuleType, with_daemon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_daemon.environment["MPS_HOW"] = "refuses"
+    with_daemon.step("MPS", gpu_check.measure_under_mps, 2)
+    assert "a server is running" in with_daemon.results["problems"]["MPS"]
+    monkeypatch.setattr("gpu_mps._STOP_WITHIN_S", 1)
+    with_daemon.environment["MPS_HOW"] = "hangs"
+    with_daemon.step("MPS", gpu_check.measure_under_mps, 2)
+    assert "MPS" in with_daemon.results["done"]
+    page = (tmp_path / "out" / "gpu.md").read_text()
+    assert "| self-check, 2 processes under MPS | 0.25 s |" in page
+    assert "unfair to NCCL |" not in page
+    assert ended(tmp_path, "sleep 86398")
+    assert ended(tmp_path, "sleep 86397")
+    with_daemon.environment["PATH"] = "/nowhere"
+    with pytest.raises(gpu_check.Failure, match="is not on the PATH"):
+        gpu_check.measure_under_mps(with_daemon, 2)
 
 
 def test_a_step_that_takes_too_long_is_ended_with_its_children(
