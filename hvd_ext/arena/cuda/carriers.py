@@ -246,5 +246,5 @@ def _check(
     if wrong := [rank for rank, good in zip(topology.ranks, said, strict=True) if not good]:
         raise HvdExtError(
             f"{name} gave wrong sums of {count} float32 on GPUs of ranks {wrong}: report it with "
-            "the versions of CUDA and NCCL"
+            "the versions of CUDA, NCCL and MPI"
         )

@@ -240,6 +240,25 @@ def test_a_mutant_is_killed(comm, monkeypatch, mutant):
     raise AssertionError("the rounds did not notice")
 
 
+@pytest.mark.parametrize(
+    ("how", "carrier"),
+    [
+        ("late", "mpi"),
+        ("ended", "mpi"),
+        ("late", "nccl"),
+        pytest.param("late", "staged", marks=pytest.mark.long),
+    ],
+)
+def test_a_missing_rank_of_another_node_is_named(launch, how, carrier):
+    # Else the launcher is quicker than the ranks to see that one has ended.
+    env = {"OMPI_MCA_orte_enable_recovery": "1"} if how == "ended" else {}
+    arguments = ["tests/programs/arena/device_missing_rank.py", how, carrier]
+    done = launch(3, arguments, env=env, timeout=60)
+    assert done.returncode != 0, done.stdout
+    assert "all rounds done" not in done.stdout
+    assert "rank 2 (node2) did not reach a gradient exchange within 2 s" in done.stdout, done.stdout
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("ranks_per_node", [2, 4])
 def test_exchanges_have_the_time_of_the_gpu(comm, ranks_per_node):
