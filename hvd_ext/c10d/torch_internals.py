@@ -130,6 +130,16 @@ def work_in(result: Any) -> dist.Work | None:
     return work
 
 
+def gpu_time_s(work: dist.Work) -> float | None:
+    """How long a GPU took for a work of NCCL's; None if it is not over, or was not timed."""
+    timed: Any = work
+    try:
+        duration_s: float = timed._get_duration() / 1e3
+    except RuntimeError:
+        return None
+    return duration_s
+
+
 def has_failed(future: Any) -> bool:
     """Whether the future of a work has an error in place of its value."""
     try:

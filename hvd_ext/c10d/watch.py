@@ -16,6 +16,7 @@ import inspect
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -78,6 +79,22 @@ class _Call(NamedTuple):
         return self.number == 0
 
 
+class _OnGpu(NamedTuple):
+    """A call whose work was queued on a GPU.
+
+    Attributes:
+        work: that of the call.
+        call: the call.
+        start_s: when it began.
+        queued_s: when it returned.
+    """
+
+    work: dist.Work
+    call: _Call
+    start_s: float
+    queued_s: float
+
+
 # The operation of MPI as which a recording counts an operator of c10d, and the argument whose bytes
 # count: what all ranks hold or share out in the end is counted whole, and of gather and scatter
 # this rank's piece.
@@ -114,6 +131,8 @@ def watch() -> None:
     if library is None or not dist.is_available():
         return
     watcher = _Watcher(library)
+    # Has NCCL time its works; read when a group is made.
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     for name, counted_as in _OPERATORS.items():
         torch_internals.run_before(name, functools.partial(watcher.call, *counted_as))
     watcher.time_waits()
@@ -147,6 +166,9 @@ class _Watcher:
             WeakKeyDictionary()
         )
         self._under_way = Polled("hvprof")
+        # In the order of the calls.
+        self._on_gpus: deque[_OnGpu] = deque()
+        self._looking = threading.Lock()
         self._stepping: int | None = None
         # The call that a thread will wait for next.
         self._here = threading.local()
@@ -163,6 +185,7 @@ class _Watcher:
         if group is None:
             return run()
         entered_s = time.monotonic()
+        self._look_at_gpus()
         self._time_end_of_backward()
         call = self._begin(operation, group, tensors, arguments)
         self._here.latest = call
@@ -177,10 +200,14 @@ class _Watcher:
                 self._library.hvprof_wait_ends()
         ran_s = time.monotonic() - start_s
         done = functools.partial(self._done, call, start_s)
-        if arguments.get("async_op") is False:
-            # The caller waits at once. A callback would delay the operation that it waits for.
+        work = torch_internals.work_in(result)
+        captures = device == "cuda" and torch.cuda.is_current_stream_capturing()
+        if device == "cuda" and work is not None and not captures:
+            self._on_gpus.append(_OnGpu(work, call, start_s, start_s + ran_s))
+        elif arguments.get("async_op") is False:
+            # The caller waits at once. A callback would be on the way of what it waits for.
             self._here.awaited = done
-        elif (future := _future_of(torch_internals.work_in(result))) is None:
+        elif (future := _future_of(work)) is None:
             done()
         else:
             self._under_way.add(functools.partial(_once_over, future, done))
@@ -213,14 +240,36 @@ class _Watcher:
         end_s = time.monotonic()
         if future is not None and torch_internals.has_failed(future):
             return
+        self._record(call, start_s, end_s - start_s)
+        self._own_s += time.monotonic() - end_s
+
+    def _look_at_gpus(self, is_last: bool = False) -> None:
+        """Record the calls that GPUs have done, with their time there.
+
+        This thread asks, for another one must not ask while CUDA captures a graph.
+
+        Args:
+            is_last: record all others, too, with the time that it took to queue them.
+        """
+        if not self._on_gpus or torch.cuda.is_current_stream_capturing():
+            return
+        with self._looking:
+            while self._on_gpus:
+                work, call, start_s, queued_s = self._on_gpus[0]
+                if not (is_last or work.is_completed()):
+                    return
+                self._on_gpus.popleft()
+                on_gpu_s = torch_internals.gpu_time_s(work)
+                self._record(call, start_s, queued_s - start_s if on_gpu_s is None else on_gpu_s)
+
+    def _record(self, call: _Call, start_s: float, duration_s: float) -> None:
         group = call.group
         self._library.hvprof_collective(
             *(call.operation, group.backend, group.number, call.number, call.count_bytes),
-            *(start_s, end_s - start_s),
+            *(start_s, duration_s),
         )
         if call.place:
-            self._library.hvprof_called_at(call.operation, *call.place, end_s - start_s)
-        self._own_s += time.monotonic() - end_s
+            self._library.hvprof_called_at(call.operation, *call.place, duration_s)
 
     def _group(self, group: dist.ProcessGroup, device: str) -> _Group | None:
         by_device = self._groups.setdefault(group, {})
@@ -250,6 +299,7 @@ class _Watcher:
     def end(self, failed: bool) -> None:
         """End the recording if it was begun here."""
         self._under_way.close()
+        self._look_at_gpus(is_last=True)
         self._library.hvprof_end(1e9 * self._own_s / max(1, self._calls))
 
     def _time_end_of_backward(self) -> None:
@@ -302,7 +352,8 @@ class _Watcher:
     def stepped(self, optimizer: object, *_: object) -> None:
         """End a step with the optimizer that was the first to step."""
         if not dist.is_initialized():
-            return  # waits in Horovod are not known here
+            return  # what is waited for in Horovod is not known here
+        self._look_at_gpus()
         if self._stepping is None:
             # From its next step on: by then, a program that marks steps itself has marked one.
             self._stepping = id(optimizer)
