@@ -72,8 +72,8 @@ class Channels:
             memories: of these parts, as uint8.
             scale: what sums in tree order, and those of float32 in a format that is coded, are
                 multiplied by.
-            in_tree_order: as HostArena's.
-            by_others: buckets whose memories here are empty, and what makes the exchange of each;
+            in_tree_order: see HostArena.
+            by_others: buckets whose memories here are empty, with the exchange that serves each;
                 all of them in order, on one channel.
         """
         topology, format = config.topology, config.format

@@ -131,7 +131,7 @@ def watch() -> None:
     if library is None or not dist.is_available():
         return
     watcher = _Watcher(library)
-    # Has NCCL time its works; read when a group is made.
+    # Makes NCCL time its works; torch reads it when it makes a group.
     os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     for name, counted_as in _OPERATORS.items():
         torch_internals.run_before(name, functools.partial(watcher.call, *counted_as))
@@ -205,7 +205,7 @@ class _Watcher:
         if device == "cuda" and work is not None and not captures:
             self._on_gpus.append(_OnGpu(work, call, start_s, start_s + ran_s))
         elif arguments.get("async_op") is False:
-            # The caller waits at once. A callback would be on the way of what it waits for.
+            # The caller waits at once. A callback would delay the operation that it waits for.
             self._here.awaited = done
         elif (future := _future_of(work)) is None:
             done()
@@ -352,7 +352,7 @@ class _Watcher:
     def stepped(self, optimizer: object, *_: object) -> None:
         """End a step with the optimizer that was the first to step."""
         if not dist.is_initialized():
-            return  # what is waited for in Horovod is not known here
+            return  # waits in Horovod are not known here
         self._look_at_gpus()
         if self._stepping is None:
             # From its next step on: by then, a program that marks steps itself has marked one.

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
-# A rank that leaves takes its memory along. The others' work there is over by then, except
-# for what is queued: they may say so, and are waited for no longer than this.
+# A rank that leaves frees its memory. The other ranks' work there has ended by then, except for
+# queued work: the rank waits at most this long until they report that it has ended.
 _LEAVE_WITHIN_S = 5.0
 # Their names in recordings.
 _IPC, _NCCL = "cuda_ipc", "nccl"

@@ -136,7 +136,7 @@ class BetweenNodes:
         return self._addresses[self._rank] + self._shards[index][0]
 
     def take(self, index: int, end: Callable[[int], None] | None) -> None:
-        """Have a shard go its way, once it is reduced; `end` is called with the last stream."""
+        """Send a shard between nodes once it is reduced; `end` is called with the last stream."""
         source, host = self._own(index), self._memories[index]
         kind = self._runtime.memcpyDeviceToHost
         if host.nbytes:

@@ -132,7 +132,7 @@ def measure(
         device: likewise.
         current_stream: likewise.
         sizes: message_bytes, ascending.
-        rounds: samples of each.
+        rounds: samples of each carrier.
         with_mpi: whether MPI is given device memory, which may crash; between nodes only.
         done: called with each size.
 

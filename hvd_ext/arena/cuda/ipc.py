@@ -131,7 +131,7 @@ class Opened:
 
 
 class Allocation:
-    """Memory that goes back to the idle when nothing refers to it any more."""
+    """Memory that becomes idle, and is reused, when nothing refers to it any more."""
 
     def __init__(self, runtime: Any, device: int, need_bytes: int) -> None:
         need_bytes = max(1, -(-need_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES
