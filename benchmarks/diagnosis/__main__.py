@@ -173,23 +173,33 @@ def main(arguments: Sequence[str]) -> int:
         results = pool.map(lambda one: _run(*one), together)
         for case in itertools.chain(results, (_run(*one) for one in alone)):
             cases.append(case)
+            # The jobs take long: a run that is ended early keeps the cases that it has.
+            if options.json:
+                _write(options.json, options.mpi, cases)
             advance(len(cases), case.fault)
-    healthy = [case for case in cases if case.fault in (*HEALTHY, EVEN)]
-    faults = [case for case in cases if case not in healthy]
-    _show(faults, healthy)
-    if options.json:
-        right = [case.right_rank and case.right_cause for case in faults]
-        result = {
-            "limit_s": LIMIT_S,
-            "mpi": options.mpi,
-            "cases": [asdict(case) for case in faults],
-            "healthy_cases": [asdict(case) for case in healthy],
-            "healthy": len(healthy),
-            "false_alarms": sum(not case.right_cause for case in healthy),
-            "share_right": sum(right) / len(right) if right else None,
-        }
-        harness.write_result(options.json, result)
+    _show(*_split(cases))
     return 0
+
+
+def _split(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """Separate the cases with a fault from the healthy ones."""
+    healthy = [case for case in cases if case.fault in (*HEALTHY, EVEN)]
+    return [case for case in cases if case not in healthy], healthy
+
+
+def _write(path: Path, mpi: str, cases: Sequence[Case]) -> None:
+    faults, healthy = _split(cases)
+    right = [case.right_rank and case.right_cause for case in faults]
+    result = {
+        "limit_s": LIMIT_S,
+        "mpi": mpi,
+        "cases": [asdict(case) for case in faults],
+        "healthy_cases": [asdict(case) for case in healthy],
+        "healthy": len(healthy),
+        "false_alarms": sum(not case.right_cause for case in healthy),
+        "share_right": sum(right) / len(right) if right else None,
+    }
+    harness.write_result(path, result)
 
 
 def _run(fault: str, size: int, where: str, mpi: str) -> Case:

@@ -58,7 +58,7 @@ def growth(results: Mapping[str, Any]) -> str:
 
 
 def slower_from(times_s: Mapping[int, float], peer_s: Mapping[int, float]) -> int | None:
-    """The number of ranks from which on times are longer than a peer's; None where they end so."""
+    """Return the smallest size from which all times are longer than a peer's, or None."""
     found = None
     for count in sorted(times_s.keys() & peer_s.keys(), reverse=True):
         if times_s[count] <= peer_s[count]:

@@ -1,4 +1,4 @@
-"""reduce.cu's kernels, which sum what several memories hold, compiled for one GPU."""
+"""The kernels of reduce.cu, which sum several memories, compiled for one GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THREADS = 512
 # Enough to be bound by memory, and few enough to leave room for backward.
 _BLOCKS_A_MULTIPROCESSOR = 2
 
-# Where memories begin, on the GPU, and how many they are.
+# The addresses of memories, in GPU memory, and their number.
 Memories = tuple[Any, np.int32]
 
 
@@ -23,7 +23,7 @@ class Kernels:
     """A kernel for each of SERVED."""
 
     def __init__(self, device: int) -> None:
-        """Compile them for the thread's GPU, which is `device`: now, and not in the first step."""
+        """Compile them for the thread's GPU, `device`, before the first step."""
         import cupy
 
         runtime = cupy.cuda.runtime
@@ -46,9 +46,9 @@ class Kernels:
 
         Args:
             dtype: one of SERVED.
-            memories: those that are summed, in this order, and those that all get the sum.
-            part: where it begins in each of them, and its length, in 16 bytes.
-            scale: what the sum is multiplied by.
+            memories: memories to sum, in this order, and memories that receive the sum.
+            part: its begin in each memory, and its length, in units of 16 bytes.
+            scale: factor of the sum.
             stream: CuPy's, of this GPU.
         """
         (of, into), (first, count) = memories, part
@@ -59,7 +59,7 @@ class Kernels:
 
 
 def on_gpu(addresses: Sequence[int]) -> Memories:
-    """Memories for the thread's GPU; they are there after deviceSynchronize."""
+    """Copy addresses to the thread's GPU; the copy has ended after deviceSynchronize."""
     import cupy
 
     return cupy.asarray(addresses, dtype=np.uint64), np.int32(len(addresses))

@@ -175,7 +175,7 @@ class Group(Copying):
             tensor.copy_(total.to(own.dtype))
 
     def _gather_rows(self, own: Tensor, rows: int) -> Tensor:
-        """Every rank's rows, of which it has at most `rows`, with zeros behind them."""
+        """Gather the rows of every rank, padded with zeros to `rows` rows each."""
         padded = torch.zeros((rows, *own.shape[1:]), dtype=own.dtype)
         padded[: len(own)] = own
         every = torch.empty((self._count, *padded.shape), dtype=own.dtype)

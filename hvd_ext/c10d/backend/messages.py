@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Groups may use one communicator one after the other: a message that nobody received must not match
 # a receive of a later group.
 _GROUPS_APART = 32
-_TAG_STEP = 64  # the upper half of which is for `monitored_allgather`
+_TAG_STEP = 64  # `monitored_allgather` uses the upper half
 _MOST_SLEEP_S = 0.002
 _LOOKS = 50  # without a pause, because a partner has often arrived by then
 

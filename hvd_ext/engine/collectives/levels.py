@@ -29,7 +29,7 @@ PIECE_BYTES = MIB
 # Messages of at least this length are divided among a node's ranks. Below it, latency counts, and
 # the MPI library's own collectives are used.
 RAILS_BYTES = 64 * KIB
-# So many are there before a sleep would be over.
+# Messages of up to this length arrive before a sleep would end.
 _SOON_BYTES = 256 * KIB
 
 

@@ -21,7 +21,6 @@ from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import between_nodes, carriers, nccl
-from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.by_mpi import DeviceShard
 from hvd_ext.arena.inter_node import Channels
@@ -47,20 +46,6 @@ def _devices_work():
     yield
     gc.collect()
     streams.forget_errors()
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """Of each arena its carriers, and what it explains."""
-    found = []
-    init = DeviceArena.__init__
-
-    def noted(self, *given, **named):
-        init(self, *given, **named)
-        found.append((set(self.carriers), self.explain()))
-
-    monkeypatch.setattr(DeviceArena, "__init__", noted)
-    return found
 
 
 @pytest.mark.ranks(2, 4)

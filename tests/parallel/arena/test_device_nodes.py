@@ -73,15 +73,7 @@ BY_NCCL = Table((Row(2, 0, "device", ((0, "staged"), (1 << 10, "nccl"))), *TABLE
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
 @pytest.mark.usefixtures("on_stand_in")
-def test_rails_by_nccl_have_the_bits_of_the_host(comm, monkeypatch, bucket_bytes):
-    made = []
-    init = DeviceArena.__init__
-
-    def noted(self, *given, **named):
-        init(self, *given, **named)
-        made.append((set(self.carriers), self.explain()))
-
-    monkeypatch.setattr(DeviceArena, "__init__", noted)
+def test_rails_by_nccl_have_the_bits_of_the_host(comm, made, bucket_bytes):
     topology = pretend(comm, comm.size // 2)
     for dtype, format in (("float32", NONE), ("float16", NONE), ("float32", FORMATS["bf16"])):
         problems = rounds(topology, dtype, format, bucket_bytes, BY_NCCL)
