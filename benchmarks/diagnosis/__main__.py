@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import harness
-from benchmarks.diagnosis.jobs import HOSTS, LIMIT_S, job_with
+from benchmarks.diagnosis.jobs import HOSTS, job_with, limit_s
 from benchmarks.diagnosis.slow import EVEN, HELD_BACK, SLOW_RANK, SLOWED, Verdict, verdict
 from benchmarks.diagnosis.worker import (
     FAULTS,
@@ -191,7 +191,8 @@ def _write(path: Path, mpi: str, cases: Sequence[Case]) -> None:
     faults, healthy = _split(cases)
     right = [case.right_rank and case.right_cause for case in faults]
     result = {
-        "limit_s": LIMIT_S,
+        "limit_s": limit_s(""),
+        "limit_on_hosts_s": limit_s("hosts"),
         "mpi": mpi,
         "cases": [asdict(case) for case in faults],
         "healthy_cases": [asdict(case) for case in healthy],
@@ -208,7 +209,7 @@ def _run(fault: str, size: int, where: str, mpi: str) -> Case:
         with job_with(fault, size, where, folder, mark, mpi) as job:
             if where in STEPS:
                 return _slow(fault, size, where, verdict(job, folder, mark), folder)
-            causes, noticed_s = _reported(job, folder, mark)
+            causes, noticed_s = _reported(job, folder, mark, limit_s(where))
     if fault in HEALTHY:
         if job.returncode and not causes:
             raise harness.BenchmarkError(
@@ -242,7 +243,7 @@ def _first(causes: Sequence[Cause]) -> tuple[str, str]:
 
 
 def _reported(
-    job: subprocess.Popen[bytes], folder: Path, mark: Path
+    job: subprocess.Popen[bytes], folder: Path, mark: Path, after_s: float
 ) -> tuple[Sequence[Cause], float | None]:
     """The causes that a report has, and when it came; none where the job ends without one."""
     end_s = time.monotonic() + _PATIENCE_S
@@ -250,13 +251,13 @@ def _reported(
         if (report := folder / "hang.txt").exists():
             came_s = report.stat().st_mtime
             began_s = mark.stat().st_mtime if mark.exists() else came_s
-            _, causes = explained(folder, LIMIT_S)
-            return causes, came_s - began_s - LIMIT_S
+            _, causes = explained(folder, after_s)
+            return causes, came_s - began_s - after_s
         if job.poll() is not None:
             return (), None
         time.sleep(0.1)
     with contextlib.suppress(HvdExtError):
-        return explained(folder, LIMIT_S)[1], None
+        return explained(folder, after_s)[1], None
     return (), None
 
 
@@ -276,7 +277,7 @@ def _show(faults: Sequence[Case], healthy: Sequence[Case]) -> None:
             )
         )
     columns = ("a rank", "jobs", "right rank", "right cause", "median s", "longest s")
-    title = f"hangs, and seconds from the fault to the report beyond the limit of {LIMIT_S:g} s"
+    title = "hangs, and seconds from the fault to the report beyond the limit"
     if rows:
         harness.print_table(title, columns, rows)
     alarms = [case for case in healthy if not case.right_cause]

@@ -16,13 +16,21 @@ from benchmarks.diagnosis.slow import HELD_BACK, QUOTA_CORES
 from benchmarks.diagnosis.worker import LINKS, LOSSY_LINK, ON_HOSTS, SLOW_LINK
 from benchmarks.harness import BenchmarkError
 from hvd_ext.system.process import descendants
+from hvprof.live.signs import SILENT_ON_ANOTHER_HOST_S
 from testbed import ranks
 from testbed.cpu_quota import cpu_quota
 from testbed.emulated_hosts import Hosts, emulated_hosts
 
-LIMIT_S, HOSTS = 2.0, 4
+# On other hosts, hvprof cannot tell earlier that a process is stopped.
+_LIMIT_S, _LIMIT_ON_HOSTS_S = 2.0, SILENT_ON_ANOTHER_HOST_S + 1
+HOSTS = 4
 _GBIT = 0.5
 _PATIENCE_S = 60.0
+
+
+def limit_s(where: str) -> float:
+    """How long a rank waits before hvprof reports that the job hangs."""
+    return _LIMIT_ON_HOSTS_S if where in ON_HOSTS else _LIMIT_S
 
 
 @contextlib.contextmanager
@@ -53,7 +61,7 @@ def job_with(
             variables = hosts.environment()
         if fault == HELD_BACK:
             mark.with_name("group").symlink_to(stack.enter_context(cpu_quota(QUOTA_CORES)))
-        record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(LIMIT_S)]
+        record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(limit_s(where))]
         job = subprocess.Popen(
             [*record, "-o", str(folder), "--", *launcher, *worker],
             env=ranks.environment(variables, python),

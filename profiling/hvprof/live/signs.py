@@ -15,15 +15,15 @@ from hvprof.format.layout import HOLDS_LOCK, NO_CARRIER
 from hvprof.format.reader import text_of
 from hvprof.live.standing import Process, Standing
 
-# There are four a second; clocks of other hosts differ.
-_SILENT_S, _SILENT_ON_ANOTHER_HOST_S = 1.5, 5.0
+# There are four a second; clocks of other hosts differ, and their file systems may be late.
+_SILENT_S, SILENT_ON_ANOTHER_HOST_S = 1.5, 5.0
 _STATES = {ord("S"): Process.SLEEPS, ord("D"): Process.ON_DISK}
 # The kernel's struct flock.
 _FLOCK = "hhqqi4x"
 
 
 def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool) -> Process:
-    """Return the state of a process by its latest sign of life.
+    """Return the state of a process by its latest sign of life; ELSEWHERE while it is unknown.
 
     Args:
         beat: BEAT, the sign.
@@ -31,10 +31,12 @@ def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool)
         age_s: its age.
         same_clock: whether both times of the age are from one clock.
     """
-    if age_s < (_SILENT_S if same_clock else _SILENT_ON_ANOTHER_HOST_S):
+    if age_s < _SILENT_S:
         return _STATES.get(beat["state"].item(), Process.RUNS)
-    gone = bool(beat["flags"] & HOLDS_LOCK) and not _is_locked(path)
-    return Process.GONE if gone else Process.SILENT
+    if beat["flags"] & HOLDS_LOCK and not _is_locked(path):
+        return Process.GONE
+    silent = same_clock or age_s >= SILENT_ON_ANOTHER_HOST_S
+    return Process.SILENT if silent else Process.ELSEWHERE
 
 
 def _is_locked(path: Path) -> bool:
