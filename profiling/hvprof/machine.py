@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+# A core that is slow now and then is compared by its mean.
+_LEAST_TRIALS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
@@ -35,7 +38,7 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The clock and the CPU quota that a rank had.
+    """The clock, the speed and the CPU quota that a rank had.
 
     Attributes:
         looks: number of readings of the clock, one every two seconds.
@@ -43,6 +46,7 @@ class Machine:
         periods, throttled: periods of its control group's CPU quota, and periods in which the quota
             ran out.
         quota_cores: the quota; 0: none.
+        trials, trials_s: how often, and for how long in all, it did the same small piece of work.
     """
 
     looks: int
@@ -50,11 +54,18 @@ class Machine:
     periods: int = 0
     throttled: int = 0
     quota_cores: float = 0.0
+    trials: int = 0
+    trials_s: float = 0.0
 
     @property
     def clock_ghz(self) -> float:
         """The mean of the looks; 0 without any."""
         return self.ghz_sum / self.looks if self.looks else 0.0
+
+    @property
+    def trial_s(self) -> float:
+        """The mean time of that work; 0 if it was done too seldom."""
+        return self.trials_s / self.trials if self.trials >= _LEAST_TRIALS else 0.0
 
     def since(self, before: Machine) -> Machine:
         """The same since `before`."""
@@ -64,6 +75,8 @@ class Machine:
             ghz_sum=self.ghz_sum - before.ghz_sum,
             periods=self.periods - before.periods,
             throttled=self.throttled - before.throttled,
+            trials=self.trials - before.trials,
+            trials_s=self.trials_s - before.trials_s,
         )
 
 

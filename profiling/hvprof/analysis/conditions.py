@@ -1,4 +1,4 @@
-"""Slow machines of a job: the speed of a link, a CPU quota, a core's clock.
+"""Slow machines of a job: the speed of a link, a CPU quota, the clock and the speed of a core.
 
 hvprof watch looks at the time between two readings, the report and its advice at the whole run.
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, median_low
 from typing import NamedTuple, Protocol
 
 from hvd_ext.units import format_bytes, plural
+from hvprof.analysis.causes.kinds import ranks_text
 from hvprof.machine import Flow, Machine
 
 # A link's speed counts if data waited for it for this share of the time.
@@ -32,6 +33,8 @@ _SEGMENT_BYTES, _LOST_SHARE, _MOST = 1448, 0.01, 0.8
 # host's; less than that may be due to the number of busy cores.
 _HELD_BACK, _SLOW_CLOCK = 0.1, 0.7
 _LEAST_PERIODS, _LEAST_LOOKS = 10, 2
+# A core is slow if it takes longer for the same work by this factor.
+_SLOW_CORE = 1.2
 
 
 class Placed(Protocol):
@@ -59,7 +62,7 @@ class Condition:
     """A condition of a machine that slows a job.
 
     Attributes:
-        kind: "link", "quota" or "clock".
+        kind: "link", "quota", "clock" or "core".
         hosts: its hosts; links between two hosts belong to both.
         ranks: ranks on these hosts.
         what: description, which begins with the kind.
@@ -110,6 +113,10 @@ def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) ->
         time_s: time of these counters.
     """
     found = [*_links(ranks, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
+    slow = _on_slow_cores(ranks)
+    # Half of the ranks at most are slower than the median.
+    if slow and trial_ratio(ranks, slow) and not any(one.kind == "clock" for one in found):
+        found.append(slow_cores(ranks, slow))
     return sorted(found, key=lambda one: -one.share)
 
 
@@ -265,3 +272,38 @@ def _clocks(ranks: Sequence[Placed]) -> Iterator[Condition]:
                 "look for heat, a power limit or another governor (turbostat, cpupower)",
                 1 - ghz / best_ghz,
             )
+
+
+def _on_slow_cores(ranks: Sequence[Placed]) -> list[int]:
+    trials_s = [one.machine.trial_s if one.machine else 0.0 for one in ranks]
+    slow_s = _SLOW_CORE * median_low(trials_s) if trials_s else 0.0
+    return [one.rank for one, trial_s in zip(ranks, trials_s, strict=True) if trial_s > slow_s]
+
+
+def trial_ratio(ranks: Sequence[Placed], late: Collection[int]) -> float:
+    """Return how much longer the cores of some ranks take for the same work; 0 if unknown."""
+    trials_s: tuple[list[float], list[float]] = [], []
+    for one in ranks:
+        trials_s[one.rank in late].append(one.machine.trial_s if one.machine else 0.0)
+    others_s, late_s = trials_s
+    known = others_s and late_s and min(*others_s, *late_s) > 0
+    return fmean(late_s) / fmean(others_s) if known else 0.0
+
+
+def slow_cores(ranks: Sequence[Placed], late: Collection[int]) -> Condition:
+    """Return the condition of ranks whose cores are slower than those of the others."""
+    here = [one for one in ranks if one.rank in late]
+    ratio = trial_ratio(ranks, late)
+    hosts = tuple(dict.fromkeys(one.host for one in here))
+    takes = "takes" if len(here) == 1 else "take"
+    return Condition(
+        "core",
+        hosts,
+        tuple(one.rank for one in here),
+        f"the {plural(len(here), 'core')} of {ranks_text([one.rank for one in here])} on "
+        f"{' and '.join(hosts)} {takes} {100 * ratio - 100:.0f} % longer than the others' for the "
+        "same work",
+        "look for heat, a power limit, or another program on the other hyperthread of the core; "
+        "on a virtual machine, on its host",
+        1 - 1 / ratio,
+    )

@@ -44,6 +44,9 @@ MACHINE = np.dtype(
         ("periods", "<u4"),
         ("throttled", "<u4"),
         ("quota_millicores", "<u4"),
+        ("trials_ns", "<u8"),
+        ("trials", "<u4"),
+        ("unused", "<u4"),
     ]
 )
 OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
@@ -79,7 +82,7 @@ HEADER = np.dtype(
         ("yields", "<u4"),
         ("usage", USAGE),
         ("machine", MACHINE),
-        ("reserved", "V48"),
+        ("reserved", "V32"),
     ]
 )
 COMMUNICATOR = np.dtype(

@@ -21,7 +21,7 @@ def usage_of(row: Any) -> RunUsage | None:
 
 def machine_of(row: Any) -> Machine | None:
     """Return the machine's counters; None if the recorder has not read them."""
-    if not row["looks"]:
+    if not row["looks"] and not row["trials"]:
         return None
     return Machine(
         looks=row["looks"].item(),
@@ -29,4 +29,6 @@ def machine_of(row: Any) -> Machine | None:
         periods=row["periods"].item(),
         throttled=row["throttled"].item(),
         quota_cores=row["quota_millicores"].item() / 1e3,
+        trials=row["trials"].item(),
+        trials_s=row["trials_ns"].item() / 1e9,
     )

@@ -83,7 +83,8 @@ def encode_rank(rank: RankRecording) -> bytes:
         found = rank.machine
         header["machine"]["mhz_sum"] = round(found.ghz_sum * 1e3)
         header["machine"]["quota_millicores"] = round(found.quota_cores * 1e3)
-        for name in ("looks", "periods", "throttled"):
+        header["machine"]["trials_ns"] = _ns(found.trials_s)
+        for name in ("looks", "periods", "throttled", "trials"):
             header["machine"][name] = getattr(found, name)
     if rank.registration_cache:
         header["cache_source"] = rank.registration_cache.source.encode()

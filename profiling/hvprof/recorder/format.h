@@ -50,13 +50,17 @@ struct run_usage {
     uint32_t threads, calling_threads; /* alive at the end; that called MPI */
 };
 
-/* The machine: its clock is read every two seconds, and the CPU quota at every beat. */
+/* The machine: its clock is read every two seconds, the CPU quota at every beat, and its core is
+ * tried after calls, every 20 ms at most. */
 struct machine {
     uint64_t mhz_sum; /* of the clock of its first thread's core, over all looks */
     uint32_t looks;
     /* Periods of the control group's CPU quota, and those in which the quota ran out. */
     uint32_t periods, throttled;
     uint32_t quota_millicores; /* 0: no quota */
+    _Atomic uint64_t trials_ns; /* of all trials; each is the same work */
+    _Atomic uint32_t trials;
+    uint32_t unused;
 };
 
 struct communicator {
@@ -102,7 +106,7 @@ struct recording {
     uint32_t yields;
     struct run_usage usage;
     struct machine machine;
-    char reserved[48];
+    char reserved[32];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];

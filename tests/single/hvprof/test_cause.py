@@ -266,6 +266,44 @@ def test_a_slow_rank_is_named_where_ranks_share_cores() -> None:
     assert (cause.kind.value, cause.ranks) == ("late rank", (2,))
 
 
+def with_trials(ranks: list[RankRecording], *trial_us: float) -> Recording:
+    """Their cores take so long for the same work; 0: unknown."""
+    machines = [
+        Machine(0, 0.0, trials=100, trials_s=100e-6 * took_us) if took_us else None
+        for took_us in trial_us
+    ]
+    changed = [dataclasses.replace(a, machine=b) for a, b in zip(ranks, machines, strict=True)]
+    return Recording(Path("a"), tuple(changed))
+
+
+# Rank 2 is outside of MPI for 9.8 s, the others for 8.5: 15 % longer.
+A_LITTLE_LATE = even("allreduce", [1.5, 1.5, 0.2, 1.5])
+
+
+def test_a_rank_whose_core_is_slower_is_not_told_to_work_less() -> None:
+    recording = with_trials(A_LITTLE_LATE, 0.7, 0.7, 0.91, 0.7)
+    cause = find_cause(recording)
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("slow cores", (2,))
+    analysis = Analysis(recording)
+    assert (
+        "the others wait for rank 2: the core of rank 2 on a takes 30 % longer than the others' "
+        "for the same work" in verdict(analysis)
+    )
+    assert [one.title for one in analysis.advice] == ["Look at the cores of a"]
+
+
+@pytest.mark.parametrize(
+    "trial_us",
+    [(0.7, 0.7, 0.77, 0.7), (0.7, 0.7, 0.7, 0.7), (0.9, 0.9, 0.7, 0.9), (0.7, 0.7, 0.91, 0.0)],
+    ids=["a part of it", "equal cores", "a faster core", "unknown on one rank"],
+)
+def test_a_rank_with_more_work_is_late_whatever_its_core(trial_us: tuple[float, ...]) -> None:
+    cause = find_cause(with_trials(A_LITTLE_LATE, *trial_us))
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("late rank", (2,))
+
+
 def test_short_and_single_runs_get_no_advice() -> None:
     moment = [
         dataclasses.replace(one, end_unix_s=one.start_unix_s + 0.02, usage=None)

@@ -1,4 +1,4 @@
-"""Machines that give a job too little: slow links, lost packets, quotas, clocks."""
+"""Machines that give a job too little: slow links, lost packets, quotas, clocks, cores."""
 
 from __future__ import annotations
 
@@ -151,6 +151,43 @@ def test_a_clock_that_is_held_down_is_named() -> None:
     assert conditions([Rank(0, "a", None), Rank(1, "b", machine(looks=1))], [], TIME_S) == []
 
 
+def on_cores(*trial_us: float) -> list[Rank]:
+    return [
+        Rank(number, f"node{number // 2}", machine(trials=100, trials_s=100e-6 * took_us))
+        for number, took_us in enumerate(trial_us)
+    ]
+
+
+def test_cores_that_take_longer_for_the_same_work_are_named() -> None:
+    found = only(on_cores(0.7, 0.7, 0.7, 0.91), [])
+    assert (found.kind, found.hosts, found.ranks) == ("core", ("node1",), (3,))
+    assert found.what == (
+        "the core of rank 3 on node1 takes 30 % longer than the others' for the same work"
+    )
+    assert found.share == pytest.approx(1 - 1 / 1.3)
+    assert only(on_cores(0.7, 0.7, 0.91, 0.91), []).ranks == (2, 3)
+    assert (
+        "the cores of ranks 2 and 3 on node1 take 30 %" in only(on_cores(1, 1, 1.3, 1.3), []).what
+    )
+
+
+def test_cores_that_differ_little_or_are_unknown_are_not_named() -> None:
+    assert conditions(on_cores(0.7, 0.7, 0.7, 0.8), [], TIME_S) == []
+    few = machine(trials=19, trials_s=1.0)
+    assert (
+        conditions([Rank(0, "a", machine(trials=100, trials_s=1e-4)), Rank(1, "a", few)], [], 9)
+        == []
+    )
+    assert conditions([*on_cores(0.7, 0.7), Rank(2, "b", None)], [], TIME_S) == []
+    assert conditions([*on_cores(0.7, 2.0), Rank(2, "b", None)], [], TIME_S) == []
+
+
+def test_a_slow_clock_says_why_a_core_is_slow() -> None:
+    slow = machine(ghz_sum=7.0, trials=100, trials_s=2e-4)
+    ranks = [Rank(0, "a", machine(trials=100, trials_s=1e-4)), Rank(1, "b", slow)]
+    assert only(ranks, []).kind == "clock"
+
+
 def test_a_slow_rank_has_its_reason_from_its_machine() -> None:
     held = machine(periods=100, throttled=83, quota_cores=1.5)
     known = conditions([Rank(0, "a"), Rank(1, "a", held)], [], TIME_S)
@@ -163,9 +200,10 @@ def test_a_slow_rank_has_its_reason_from_its_machine() -> None:
 
 
 def test_looks_and_flows_are_counted_between_two_readings() -> None:
-    now = machine(looks=8, ghz_sum=22.0, periods=120, throttled=40)
-    assert now.since(machine(periods=100, throttled=30)) == machine(
-        looks=3, ghz_sum=7.0, periods=20, throttled=10
+    now = machine(looks=8, ghz_sum=22.0, periods=120, throttled=40, trials=90, trials_s=3.0)
+    before = machine(periods=100, throttled=30, trials=50, trials_s=1.0)
+    assert now.since(before) == machine(
+        looks=3, ghz_sum=7.0, periods=20, throttled=10, trials=40, trials_s=2.0
     )
     assert now.since(machine()).clock_ghz == pytest.approx(7 / 3)
 

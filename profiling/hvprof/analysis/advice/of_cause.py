@@ -149,6 +149,7 @@ _OF_CONDITIONS = {
     "link": "Look at the link of {}",
     "quota": "Raise the CPU quota of {}",
     "clock": "Look at the clock of {}",
+    "core": "Look at the cores of {}",
 }
 
 

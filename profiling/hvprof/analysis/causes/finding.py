@@ -15,7 +15,7 @@ from hvprof.analysis.causes.cores import Shortage, late_without, shortage
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.patterns import apart, is_pipeline, is_send_chain, master
 from hvprof.analysis.causes.unfinished import Went, last_call
-from hvprof.analysis.conditions import Condition
+from hvprof.analysis.conditions import Condition, slow_cores, trial_ratio
 from hvprof.analysis.waiting.call_costs import (
     CallCost,
     OperationCost,
@@ -43,6 +43,8 @@ _TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
+# The least factor by which a core is slower than another.
+_SLOWER = 1.03
 # A rank in these calls waits only for the root.
 _FROM_A_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _FILE_BYTES = 4e6
@@ -71,6 +73,8 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
     if kind in _LATE and (short := _late_without(ranks, times, late)):
         kind = short.kind
+    if kind in (*_LATE, Kind.HOST) and _slower_by_cores(recording, times, late):
+        kind = Kind.SLOW_CORES
     if kind in _ALL_THERE and (short := shortage(ranks, times, known, calls)):
         kind = short.kind
     unfinished = any(one.state == "unfinished" for one in recording.ranks)
@@ -82,6 +86,12 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     link = next((one for one in known if one.kind == "link"), None)
     if link and kind in _ALL_THERE:
         kind = Kind.LINK
+    condition = short.condition if short else None
+    if kind is Kind.LINK:
+        condition = link
+    elif kind is Kind.SLOW_CORES:
+        of_cores = (one for one in known if one.kind == "core" and {*late} <= {*one.ranks})
+        condition = next(of_cores, None) or slow_cores(recording.ranks, late)
     outside = {one.rank: one.outside_s for one in times}
     others = [time_s for rank, time_s in outside.items() if rank not in late]
     shares = [100 * one.mpi_s / one.run_s for one in times]
@@ -102,7 +112,7 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         last_call=last.operation if last else "",
         last_call_s=last.time_s if last else 0.0,
         went=last.how if last else Went.OUTSIDE,
-        condition=link if kind is Kind.LINK else short.condition if short else None,
+        condition=condition,
         threads_in_mpi=calling_threads(recording),
         files_bytes=max((one.file_bytes for one in times if one.rank in late), default=0.0),
         chain=_chain(recording, late),
@@ -118,6 +128,22 @@ def _late_without(
     bound = any(0 < ranks[one.rank].cores < cores for one in here)
     known = cores and all(one.busy is not None for one in here)
     return late_without(here, late, cores, bound=bound) if known else None
+
+
+def _slower_by_cores(
+    recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]
+) -> bool:
+    """Whether ranks are late by no more than their cores are slower.
+
+    A core that shares its units with another hyperthread slows the trials' work at least as much
+    as a program's.
+    """
+    own_s = {True: 0.0, False: 0.0}
+    for one in times:
+        own_s[one.rank in late] += one.own_s
+    others = len(times) - len(late)
+    longer = own_s[True] / len(late) / max(own_s[False] / others, 1e-9) if others else 0.0
+    return trial_ratio(recording.ranks, late) >= max(longer, _SLOWER)
 
 
 def in_background(recording: Recording) -> bool:

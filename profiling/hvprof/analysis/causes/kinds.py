@@ -30,6 +30,8 @@ class Kind(str, enum.Enum):
     LATE_SENDER = "late sender"
     LATE_RECEIVER = "late receiver"
     LATE_RANK = "late rank"
+    # Late only because their cores are slower.
+    SLOW_CORES = "slow cores"
     # Patterns in which ranks wait, and no rank is late.
     APART = "apart"
     PIECES = "pieces"

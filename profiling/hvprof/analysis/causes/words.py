@@ -15,6 +15,8 @@ def because(cause: Cause) -> str:
         return _without_cores(cause)
     if cause.kind is Kind.LAST_CALL:
         return _at_last(cause)
+    if cause.kind is Kind.SLOW_CORES and cause.condition:
+        return f"the others wait for {ranks_text(cause.ranks)}: {cause.condition.what}"
     if cause.condition:
         return f"{cause.condition.what}, and all ranks are there"
     first = cause.largest

@@ -96,7 +96,7 @@ _PARTS = (
 
 
 # The parts that conditions of a machine lengthen.
-_SLOWED = {"quota": _queued, "clock": _own}
+_SLOWED = {"quota": _queued, "clock": _own, "core": _own}
 
 
 class Reason(NamedTuple):

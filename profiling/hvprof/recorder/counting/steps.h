@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cells.h"
+#include "../core_trial.h"
 #include "../kernel.h"
 #include "../recorder.h"
 #include "trace.h"
@@ -111,6 +112,7 @@ static bool on_ledgers_thread(void)
 static void note_call(uint64_t begin_ns, uint64_t end_ns, enum traffic traffic)
 {
     note_first_and_last(begin_ns, end_ns);
+    try_core(end_ns);
     if (!atomic_load_explicit(&ledger.on, memory_order_relaxed))
         return;
     bool exposed = on_ledgers_thread();
