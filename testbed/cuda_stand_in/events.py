@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import time
 
 from testbed.cuda_stand_in import streams
@@ -30,6 +31,7 @@ class _Event:
 
 _events: dict[int, _Event] = {}
 _addresses = itertools.count(0x7000_0000, 0x40)
+_reaching = threading.Lock()
 
 
 def _add(event: _Event) -> int:
@@ -81,8 +83,10 @@ def record(event: int, stream: int) -> None:
     number = found.counts[0]
 
     def reach() -> None:
-        found.reached_s = time.monotonic()
-        found.counts[1] = number
+        with _reaching:
+            if number > found.counts[1]:  # else it was recorded again in a faster stream
+                found.reached_s = time.monotonic()
+                found.counts[1] = number
 
     queue.put(reach)
 

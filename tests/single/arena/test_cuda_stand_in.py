@@ -123,6 +123,18 @@ def test_streams_have_no_order_but_that_of_events() -> None:
     assert seen == ["not waited", "early", "late", "waited"]
 
 
+def test_an_event_that_is_recorded_again_is_its_last_record() -> None:
+    late, early = (cuda.Stream(non_blocking=True) for _ in range(2))
+    event, held = runtime.eventCreateWithFlags(INTERPROCESS), threading.Event()
+    late.launch_host_func(lambda _: held.wait(), None)
+    for stream in (late, early):
+        runtime.eventRecord(event, stream.ptr)
+    runtime.eventSynchronize(event)
+    held.set()
+    late.synchronize()
+    assert runtime.eventQuery(event) == 0
+
+
 def test_a_kernel_touches_only_what_is_open(elsewhere: list[bytes], broken: None) -> None:
     source = ROOT / "hvd_ext" / "arena" / "cuda" / "reduce.cu"
     module = kernels.RawModule(code=source.read_text(encoding="utf-8"))
