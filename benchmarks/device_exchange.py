@@ -118,7 +118,8 @@ def _work(model: str, nodes: int, rounds: int) -> None:
     has_horovod, left_out = _horovod()
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.table import BUILT_IN, NCCL, usual_carrier
+    from hvd_ext.allreduce.carrier_names import NCCL, usual_carrier
+    from hvd_ext.allreduce.table import BUILT_IN
     from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.cuda import carriers, nccl
     from hvd_ext.arena.cuda.arena import carried_by

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_ext.allreduce.algorithms import NATIVE
-from hvd_ext.allreduce.table import Row, usual_carrier
+from hvd_ext.allreduce.carrier_names import usual_carrier
+from hvd_ext.allreduce.table import Row
 from hvd_ext.units import format_bytes, format_seconds
 
 

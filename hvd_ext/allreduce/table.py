@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.carrier_names import CARRIERS
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds, plural
 
 # The algorithms that a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
-# Carriers of gradients of GPUs: in a node its kernel over CUDA IPC; between nodes pinned memory of
-# the host, or messages whose buffers are device memory, if this MPI takes them; NCCL may serve
-# both.
-IPC, NCCL, STAGED, MPI = "ipc", "nccl", "staged", "mpi"
-CARRIERS = (IPC, NCCL, STAGED, MPI)
 MEMORY_KINDS = ("host", "arena", "device")
 ANY_DTYPE = "any"
 _CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
@@ -193,11 +189,6 @@ _INTEL = Table(
     ),
     "the built-in table for Intel MPI",
 )
-
-
-def usual_carrier(nodes: int) -> str:
-    """Return the carrier of gradients on GPUs if nothing was measured."""
-    return STAGED if nodes > 1 else IPC
 
 
 def built_in(library: str) -> Table:

@@ -28,16 +28,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hvd_ext.allreduce.table import BUILT_IN, MPI, NCCL, STAGED, Row, Table, usual_carrier
+from hvd_ext.allreduce.carrier_names import NCCL, STAGED
+from hvd_ext.allreduce.table import BUILT_IN, Row, Table
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
+from hvd_ext.arena.cuda.choice import Choice
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.cuda.kernels import VECTOR_BYTES, Kernels, on_gpu
 from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.arena.tickets import Tickets
-from hvd_ext.compression.formats import NONE
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, listening
 from hvd_ext.job.watchdog import NO_LIMIT_S
@@ -53,13 +54,6 @@ BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
 # A rank that leaves frees its memory. The other ranks' work there has ended by then, except for
 # queued work: the rank waits at most this long until they report that it has ended.
 _LEAVE_WITHIN_S = 5.0
-# Their names in recordings.
-_IPC, _NCCL = "cuda_ipc", "nccl"
-_RAILS = {
-    STAGED: "cuda_ipc and pinned memory",
-    NCCL: "cuda_ipc and nccl",
-    MPI: "cuda_ipc and mpi",
-}
 _LEAVING = 2**63  # a ticket after all others
 
 
@@ -120,15 +114,14 @@ class DeviceArena(Arena):
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
-        self._config, self._topology = config, topology
-        self._usual = usual_carrier(topology.nodes)
-        self._offered = (NCCL,) if topology.one_node else (NCCL, MPI)
-        self.carriers = [self._carrier(bucket) for bucket in layout.buckets]
+        self._topology = topology
+        self._choice = Choice(config, layout.buckets, device)
         self._nccl: nccl.Communicator | None = None
-        if NCCL in self.carriers:
+        if NCCL in self._choice.names:
             self._nccl = nccl.communicator(topology, device, config.timeout_s)
         if self._nccl is None:
-            self.carriers = [self._usual if name == NCCL else name for name in self.carriers]
+            self._choice.use_no_nccl()
+        self.carriers = self._choice.names
         self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As in HostArena: a node of one rank has nothing to sum, and coding scales.
@@ -210,11 +203,9 @@ class DeviceArena(Arena):
 
     def _event(self, index: int, start_s: float) -> CommEvent:
         """Return the event of an exchange whose ranks have arrived, without the GPU's time."""
-        carrier = self.carriers[index]
-        in_node = _NCCL if carrier == NCCL else _IPC
         return CommEvent(
             "allreduce",
-            in_node if self._between is None else _RAILS[carrier],
+            self._choice.recorded(index),
             self.layout.buckets[index].message_bytes,
             self._topology.world.size,
             start_s,
@@ -263,53 +254,10 @@ class DeviceArena(Arena):
         if not self.layout.buckets:
             return text
         if self._between is None:
-            return f"{text}\n{self._explain_carriers()}"
+            return f"{text}\n{self._choice.explain()}"
         if STAGED in self.carriers:
             text += f"\n{self._between.channels.explain()}, through pinned memory of the host"
-        return f"{text}\nbetween nodes: {self._explain_carriers()}"
-
-    def _named(self, bucket: Bucket) -> str:
-        """The carrier that the table names; an algorithm of the host's if it has no row for it."""
-        situation = self._topology.nodes, self._topology.node.size, "device"
-        dtype_class = DTYPES[bucket.dtype].dtype_class
-        return self._config.table.choose(*situation, bucket.message_bytes, dtype_class)
-
-    def _refusal(self, named: str, bucket: Bucket) -> str:
-        """Why a bucket does not take the carrier that is named for it; empty if it does."""
-        half = DTYPES[bucket.dtype].dtype_class == "half"
-        if named == NCCL and half:
-            return "NCCL would round 16 bits at each sum"
-        if named in (NCCL, MPI) and self._config.format is not NONE and not half:
-            return f"{self._config.format.name} is coded on the host"
-        return ""
-
-    def _carrier(self, bucket: Bucket) -> str:
-        named = self._named(bucket)
-        alone = self._topology.world.size == 1
-        if alone or named not in self._offered or self._refusal(named, bucket):
-            return self._usual
-        return named
-
-    def _explain_carriers(self) -> str:
-        by_nccl, by_mpi = (self.carriers.count(name) for name in (NCCL, MPI))
-        refused = nccl.refusal(self._topology, self._device)
-        if refused and not by_mpi:
-            return f"NCCL was not compared: {refused}"
-        if self._topology.world.size == 1:
-            return "one rank: nothing to carry"
-        largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes)
-        named = self._named(largest)
-        if named not in (self._usual, *self._offered):
-            return "NCCL was not compared: no row of the table is for device memory"
-        situation = self._topology.nodes, self._topology.node.size, "device"
-        dtype_class = DTYPES[largest.dtype].dtype_class
-        reason = self._config.table.explain(*situation, largest.message_bytes, dtype_class)
-        if refusal := self._refusal(named, largest):
-            reason = f"{self._usual}, not {named}: {refusal}"
-        buckets = f"{counted(by_nccl, 'bucket')} by NCCL"
-        if by_mpi:
-            buckets += f", {counted(by_mpi, 'bucket')} by MPI from device memory"
-        return f"{buckets}; the largest: {reason}"
+        return f"{text}\nbetween nodes: {self._choice.explain()}"
 
     def close(self) -> None:
         """Wait some seconds for the node's ranks to close theirs, then close the peers' memory."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.allreduce.table import MPI, NCCL, STAGED
+from hvd_ext.allreduce.carrier_names import MPI, NCCL, STAGED
 from hvd_ext.arena.cuda.by_mpi import DeviceShard, arriving_bytes, on_device
 from hvd_ext.arena.cuda.ipc import Allocation, or_window_error
 from hvd_ext.arena.cuda.kernels import on_gpu

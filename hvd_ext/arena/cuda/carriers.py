@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.agreed import library
+from hvd_ext.allreduce.carrier_names import MPI, NCCL, STAGED, usual_carrier
 from hvd_ext.allreduce.rows import make_row
-from hvd_ext.allreduce.table import ANY_DTYPE, MPI, NCCL, STAGED, Row, Table, usual_carrier
+from hvd_ext.allreduce.table import ANY_DTYPE, Row, Table
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_ext import variables
+from hvd_ext.allreduce.carrier_names import NCCL
 from hvd_ext.allreduce.report import report
 from hvd_ext.allreduce.rows import merge
-from hvd_ext.allreduce.table import BUILT_IN, NCCL, Table, dump, load
+from hvd_ext.allreduce.table import BUILT_IN, Table, dump, load
 from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.carriers import measure

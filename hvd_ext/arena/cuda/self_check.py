@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.allreduce.table import IPC
+from hvd_ext.allreduce.carrier_names import IPC
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.ipc import or_window_error
 from hvd_ext.arena.cuda.kernels import SERVED
