@@ -1,8 +1,9 @@
 """How long does the exchange of gradients on GPUs take? hvd_ext's carriers, and their peers.
 
 All exchange the same tensors in device memory in one run, interleaved, and their results
-are checked before anything is timed: hvd_ext's device arena as DistributedOptimizer
-calls it, by CUDA IPC, by NCCL and, with --nodes, between pretended nodes through pinned memory;
+are checked before anything is timed: hvd_ext's device arena as DistributedOptimizer calls it, by
+each carrier (CUDA IPC; with more than two processes on a node also pairwise, one peer at a time;
+NCCL; with --nodes, between pretended nodes, pinned memory);
 Horovod as it was built here, with its defaults; Gloo (torch.distributed) and
 the MPI library's own allreduce, both through pinned host memory, flattened into buckets
 of 25 MiB and into one buffer. Peers that cannot run are left out, and the JSON says why.
@@ -118,7 +119,6 @@ def _work(model: str, nodes: int, rounds: int) -> None:
     has_horovod, left_out = _horovod()
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.carrier_names import NCCL, usual_carrier
     from hvd_ext.allreduce.table import BUILT_IN
     from hvd_ext.arena.config import ArenaConfig
     from hvd_ext.arena.cuda import carriers, nccl
@@ -151,7 +151,7 @@ def _work(model: str, nodes: int, rounds: int) -> None:
         arena = partial(_arena, of_case, device, topology, stream)
         chosen, ours = arena(table)
         compared = {chosen: ours}
-        for name in (usual_carrier(nodes), NCCL):
+        for name in carriers.candidates(topology, device.index, _TIMEOUT_S):
             found, contender = arena(carried_by(name))
             compared[found] = contender
         compared["gloo"] = _gloo(of_case, device)

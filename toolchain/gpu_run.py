@@ -128,6 +128,12 @@ def exchange_rows(found: dict[str, Any]) -> list[str]:
     lines.append(f"| self-check, {what} | {found['self_check_s']:.2f} s |")
     if found["shares_gpu"] and not found["mps"]:
         lines.append(f"| NCCL, {what} | they share a GPU without MPS, which is unfair to NCCL |")
+    names = {name for case in found["cases"] for name in case["time_ms"]}
+    if found["shares_gpu"] and any(name.endswith("_pairwise") for name in names):
+        lines.append(
+            f"| one peer at a time (_pairwise), {what} | they share a GPU and use no link: this "
+            "comparison says nothing about PCIe |"
+        )
     lines += [f"| {n}, {what} | left out: {why} |" for n, why in found["left_out"].items()]
     return [line.replace("\n", " ") for line in lines]
 

@@ -139,6 +139,18 @@ class Table:
             f"{_evidence(row, choice, message_bytes)}"
         )
 
+    def measured_us(
+        self,
+        nodes: int,
+        ranks_per_node: int,
+        memory: str,
+        message_bytes: int,
+        dtype_class: str = "float",
+    ) -> Mapping[str, float]:
+        """Return the medians that are nearest to a message, in us. Args are those of `choose`."""
+        number = self._find(nodes, ranks_per_node, memory, dtype_class)
+        return {} if number is None else _nearest(self.rows[number], message_bytes)[1]
+
     def _find(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> int | None:
         for number, row in enumerate(self.rows):
             if row.matches(nodes, ranks_per_node, memory, dtype_class):
@@ -146,12 +158,19 @@ class Table:
         return None
 
 
+def _nearest(row: Row, message_bytes: int) -> tuple[int, Mapping[str, float]]:
+    """The measurement nearest below this size, or at the least one."""
+    if not row.measured_us:
+        return 0, {}
+    sizes = [size for size, _ in row.measured_us]
+    return row.measured_us[max(0, bisect_right(sizes, message_bytes) - 1)]
+
+
 def _evidence(row: Row, choice: str, message_bytes: int) -> str:
-    """The measurement nearest below this size (or at the least one): a clause, or ""."""
+    """The nearest measurement: a clause, or ""."""
     if not row.measured_us:
         return ""
-    sizes = [size for size, _ in row.measured_us]
-    size, measured = row.measured_us[max(0, bisect_right(sizes, message_bytes) - 1)]
+    size, measured = _nearest(row, message_bytes)
     how = "simulated" if row.simulated else "measured"
     if choice not in measured:
         return f"; {choice} was not {how} at {format_bytes(size)}"

@@ -54,6 +54,14 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
             "left_out": {},
             "cases": [summarize({**SAMPLES, "nccl": [0.001]}, "staged", 2, 1, 4096)],
         },
+        "exchange_4_1": {
+            "size": 4,
+            "self_check_s": 0.5,
+            "shares_gpu": True,
+            "mps": True,
+            "left_out": {},
+            "cases": [summarize({**SAMPLES, "ipc_pairwise": [0.002]}, "ipc_pairwise", 4, 1, 4096)],
+        },
         "halos_2": {"mesh 1": {"exchange_ms": 0.02, "copy_ms": 0.01, "sent_bytes": 294_912}},
         "spatial_steps_2": {
             "mesh 2048x2048": {
@@ -84,6 +92,8 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         "| exchange of 0.004 MB, 2 processes under MPS | staged 0.500 ms, mpi 30.000 ms, copy "
         "0.400 ms, nccl 1.000 ms; staged chosen: 2.00 x the best peer, 2.00 x NCCL, 0.80 of a "
         "copy's bandwidth |",
+        "| one peer at a time (_pairwise), 4 processes under MPS | they share a GPU and use no "
+        "link: this comparison says nothing about PCIe |",
         "| GPU memory given to MPI, 2 processes | staged 9.000 ms, mpi 4.000 ms |",
         "| halo, mesh 1, 0.29 MB, 2 processes | 0.020 ms, a copy of as many bytes 0.010 ms |",
         "| mesh 2048x2048 split over 2 processes | a step 210.0 ms, the host in exchanges for "
@@ -96,6 +106,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         assert line in page.splitlines()
     assert page.startswith("# GPUs")
     assert "NCCL, 2 processes" not in page
+    assert page.count("(_pairwise)") == 1
     # What stands behind the table stays.
     assert "CUDA graphs" in page.partition("<!-- end of table -->")[2]
 

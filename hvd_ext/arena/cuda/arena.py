@@ -1,11 +1,11 @@
 """The arena in device memory: the node's other processes can open the memory of its buckets.
 
-Each rank reduces its shard of a bucket straight from its peers' memory into theirs, by
-one kernel on a separate stream. The GPU keeps the order by events: a bucket's event is
-recorded where its gradients are made, and every rank's stream waits for those of all. An event of
-another process is valid only once it is recorded, which the window's tickets report on the host:
-`ready` reports it, and the progress thread waits for it. The training thread never waits in
-backward.
+Each rank reduces its shard of a bucket straight from its peers' memory into theirs, by one kernel
+on a separate stream. Where the table says so, it copies the shard from one peer after the other
+instead: pairwise.py. The GPU keeps the order by events: a bucket's event is recorded where its
+gradients are made, and every rank's stream waits for those of all. An event of another process is
+valid only once it is recorded, which the window's tickets report on the host: `ready` reports it,
+and the progress thread waits for it. The training thread never waits in backward.
 
 On several nodes the shard is reduced into this rank's memory alone, and copied to pinned memory of
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
@@ -28,13 +28,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hvd_ext.allreduce.carrier_names import NCCL, STAGED
+from hvd_ext.allreduce.carrier_names import NCCL, STAGED, in_any_order, is_pairwise
 from hvd_ext.allreduce.table import BUILT_IN, Row, Table
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.cuda.choice import Choice
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.cuda.kernels import VECTOR_BYTES, Kernels, on_gpu
+from hvd_ext.arena.cuda.pairwise import Pairwise
 from hvd_ext.arena.cuda.times import GpuTimes
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.protocol import Arena
@@ -117,11 +118,12 @@ class DeviceArena(Arena):
         self._topology = topology
         self._choice = Choice(config, layout.buckets, device)
         self._nccl: nccl.Communicator | None = None
-        if NCCL in self._choice.names:
+        if self._choice.uses(NCCL):
             self._nccl = nccl.communicator(topology, device, config.timeout_s)
         if self._nccl is None:
             self._choice.use_no_nccl()
         self.carriers = self._choice.names
+        self._pairwise = self._make_pairwise()
         self._between: BetweenNodes | None = None
         if not topology.one_node:
             # As in HostArena: a node of one rank has nothing to sum, and coding scales.
@@ -139,7 +141,7 @@ class DeviceArena(Arena):
                 self._stream,
                 scale if coding_scales else 1.0,
                 self._nccl,
-                self.carriers,
+                [in_any_order(name) for name in self.carriers],
                 self._kernels,
             )
             self._channels = self._between.channels
@@ -177,29 +179,37 @@ class DeviceArena(Arena):
             self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
         exchange = self._event(index, start_s) if listening() else None
         with self._on_device():
-            bucket, own = self.layout.buckets[index], self._owns
-            by = self._scales[index], self._stream
             by_nccl = self._between is None and self.carriers[index] == NCCL
             for events in [self._own.events] if by_nccl else self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
             timed = self._times.begin(exchange, self._stream.ptr) if exchange else None
             if by_nccl:
-                self._sum_by_nccl(bucket)
-                self._kernels.sum(bucket.dtype, (own, own), vectors(bucket, 1, 0), *by)
+                self._sum_by_nccl(index)
             else:
-                into = self._everyones if self._between is None else own
-                memories = self._everyones, into
-                self._kernels.sum(bucket.dtype, memories, self._shards[index], *by)
+                self._sum_in_node(index)
             end = partial(self._times.end, timed) if timed else None
             if self._between is not None:
                 self._between.take(index, end)
             elif end is not None:
                 end(self._stream.ptr)
 
-    def _sum_by_nccl(self, bucket: Bucket) -> None:
-        """Queue the sum of a bucket over NCCL; the result is not yet scaled."""
+    def _sum_by_nccl(self, index: int) -> None:
+        """Queue the sum of a bucket over NCCL, and scale it."""
         assert self._nccl is not None
+        bucket = self.layout.buckets[index]
         self._nccl.sum(self._own.address + bucket.offset_bytes, bucket.count, self._stream.ptr)
+        own, whole = (self._owns, self._owns), vectors(bucket, 1, 0)
+        self._kernels.sum(bucket.dtype, own, whole, self._scales[index], self._stream)
+
+    def _sum_in_node(self, index: int) -> None:
+        """Queue the sum of this rank's shard, into the memory of all ranks if there is one node."""
+        dtype, by = self.layout.buckets[index].dtype, (self._scales[index], self._stream)
+        if is_pairwise(self.carriers[index]):
+            assert self._pairwise is not None
+            self._pairwise.sum(dtype, self.shards[index], self._between is None, *by)
+            return
+        into = self._everyones if self._between is None else self._owns
+        self._kernels.sum(dtype, (self._everyones, into), self._shards[index], *by)
 
     def _event(self, index: int, start_s: float) -> CommEvent:
         """Return the event of an exchange whose ranks have arrived, without the GPU's time."""
@@ -255,7 +265,7 @@ class DeviceArena(Arena):
             return text
         if self._between is None:
             return f"{text}\n{self._choice.explain()}"
-        if STAGED in self.carriers:
+        if self._choice.uses(STAGED):
             text += f"\n{self._between.channels.explain()}, through pinned memory of the host"
         return f"{text}\nbetween nodes: {self._choice.explain()}"
 
@@ -304,6 +314,14 @@ class DeviceArena(Arena):
                 self._everyones = on_gpu(self._addresses)
                 self._owns = on_gpu([self._own.address])
                 self._runtime.deviceSynchronize()
+
+    def _make_pairwise(self) -> Pairwise | None:
+        """Make what sums with one peer at a time, if a bucket needs it; collective."""
+        if not any(map(is_pairwise, self.carriers)):
+            return None
+        longest_bytes = max(end - begin for begin, end in self.shards)
+        given = self._device, self._kernels, self._addresses, self._rank, longest_bytes
+        return on_every_rank(self._topology, lambda: Pairwise(*given))
 
     def _close_peers(self) -> None:
         while self._peers:

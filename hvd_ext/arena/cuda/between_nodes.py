@@ -13,6 +13,7 @@ from hvd_ext.allreduce.carrier_names import MPI, NCCL, STAGED
 from hvd_ext.arena.cuda.by_mpi import DeviceShard, arriving_bytes, on_device
 from hvd_ext.arena.cuda.ipc import Allocation, or_window_error
 from hvd_ext.arena.cuda.kernels import on_gpu
+from hvd_ext.arena.cuda.pairwise import order_of_peers
 from hvd_ext.arena.inter_node import Channels, meeting
 from hvd_ext.shm.regions import on_every_rank
 
@@ -62,7 +63,7 @@ class BetweenNodes:
             reducing: the stream in which shards are reduced.
             scale: what float32 is multiplied by where it is coded.
             nccl: this rank's rail.
-            carriers: of each bucket.
+            carriers: NCCL, STAGED or MPI for each bucket.
             kernels: of this rank's GPU.
 
         Raises:
@@ -178,9 +179,10 @@ class BetweenNodes:
         """Copy this rank's shard to the node's other ranks."""
         (begin, after), stream = self._shards[index], self._back.ptr
         kind = self._runtime.memcpyDeviceToDevice
-        for rank, address in enumerate(self._addresses):
-            if rank != self._rank and after > begin:
-                to, own = address + begin, self._own(index)
+        # Not all ranks to the first one at once.
+        for rank in order_of_peers(self._rank, len(self._addresses)):
+            if after > begin:
+                to, own = self._addresses[rank] + begin, self._own(index)
                 self._runtime.memcpyAsync(to, own, after - begin, kind, stream)
         if end is not None:
             end(stream)

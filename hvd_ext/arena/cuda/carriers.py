@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_ext.allreduce.agreed import library
-from hvd_ext.allreduce.carrier_names import MPI, NCCL, STAGED, usual_carrier
+from hvd_ext.allreduce.carrier_names import (
+    MPI,
+    NCCL,
+    PAIRWISE,
+    STAGED,
+    carriers_of,
+    in_any_order,
+    is_pairwise,
+    usual_carrier,
+)
 from hvd_ext.allreduce.rows import make_row
 from hvd_ext.allreduce.table import ANY_DTYPE, Row, Table
 from hvd_ext.arena.cuda import nccl
@@ -30,11 +39,17 @@ from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
     from hvd_ext.arena.config import ArenaConfig
+    from hvd_ext.job.topology import Topology
 
 # At the first arena: enough to find a carrier that is far slower, in a fraction of a second.
 COARSE_BYTES, COARSE_ROUNDS = (4 << 10, 256 << 10, 4 * MIB, 16 * MIB), 5
 _CHECKED_ROUNDS = 10
 _OCCASION = "the measurement of carriers on GPUs"
+_WITHOUT = {
+    PAIRWISE: "go to all peers of a node at once",
+    NCCL: "do not use NCCL",
+    MPI: "are not given to MPI as they are",
+}
 # Rows that were made before, by device and ranks, and where they come from.
 _rows: dict[tuple[int, tuple[int, ...]], tuple[Row, str] | None] = {}
 log = logging.getLogger("hvd_ext")
@@ -52,8 +67,8 @@ def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int])
         current_stream: see DeviceArena.
 
     Returns:
-        The same; its table begins with a row for device memory where it had none and NCCL was
-        compared, or where its row names MPI, which is not to be used.
+        The same; its table begins with a row for device memory where it had none and there were
+        carriers to compare, or where its row names one that is not to be used.
 
     Raises:
         WindowError: on every rank, if sums are wrong on one, or there can be no arena.
@@ -65,28 +80,82 @@ def prepare(config: ArenaConfig, device: int, current_stream: Callable[[], int])
         return config
     situation = (topology.nodes, topology.node.size, "device", "float")
     own = next((row for row in config.table.rows if row.matches(*situation)), None)
-    named = {NCCL} if own is None else {name for _, name in own.choices}
-    if not named & {NCCL, MPI}:
+    if own is not None and {name for _, name in own.choices} == {usual_carrier(topology.nodes)}:
         return config
     if not all(topology.allgather(key in _rows, timeout_s, _OCCASION)):
         _rows[key] = None
         given = config, device, current_stream
-        if NCCL in named and nccl.communicator(topology, device, timeout_s) is not None:
-            if wrong := _wrong(*given, NCCL):
-                nccl.refuse(topology, device, wrong)
-                _warn(config, f"gradients on GPUs do not use NCCL: {wrong}")
-            elif own is None:
-                row = measure(*given, COARSE_BYTES, COARSE_ROUNDS)
-                _rows[key] = row, " and a measurement before the first step"
-        if own is not None and MPI in named and not topology.one_node:
-            wrong = _unknown(own) or _wrong(*given, MPI)
-            if wrong:
-                _warn(config, f"gradients on GPUs are not given to MPI as they are: {wrong}")
-                _rows[key] = _without_mpi(own), f", without {MPI}: {wrong}"
+        _rows[key] = _measured(*given) if own is None else _checked(*given, own)
     if (found := _rows[key]) is None:
         return config
     row, source = found
     return replace(config, table=Table((row, *config.table.rows), f"{config.table.source}{source}"))
+
+
+def _measured(
+    config: ArenaConfig, device: int, current_stream: Callable[[], int]
+) -> tuple[Row, str] | None:
+    """Compare the carriers whose sums are right; a row, and where it comes from; collective."""
+    given = config, device, current_stream
+    names = candidates(config.topology, device, config.timeout_s)
+    wrong = _wrong_parts(*given, names)
+    names = [name for name in names if not any(part in name for part in wrong)]
+    if len(names) == 1:
+        return None
+    row = measure(*given, names, COARSE_BYTES, COARSE_ROUNDS)
+    return row, " and a measurement before the first step"
+
+
+def _checked(
+    config: ArenaConfig, device: int, current_stream: Callable[[], int], row: Row
+) -> tuple[Row, str] | None:
+    """A row without what is wrong in it, and where it comes from; None if all is right; collective.
+
+    A pairwise exchange that was measured may replace a carrier that cannot serve a bucket.
+    """
+    offered = carriers_of(config.topology.nodes)
+    replacing = usual_carrier(config.topology.nodes) + PAIRWISE
+    measured = {name for _, us in row.measured_us for name in us}
+    names = {name for _, name in row.choices} | (measured & {replacing})
+    wrong = _wrong_parts(config, device, current_stream, sorted(names & offered.keys()), row)
+    if not wrong:
+        return None
+    said = "".join(f", without {part.lstrip('_')}: {why}" for part, why in wrong.items())
+    return _without(row, wrong), said
+
+
+def _wrong_parts(
+    config: ArenaConfig,
+    device: int,
+    current_stream: Callable[[], int],
+    names: Sequence[str],
+    row: Row | None = None,
+) -> dict[str, str]:
+    """Say what is not to be used, PAIRWISE, NCCL or MPI, and why; collective.
+
+    Args:
+        config: as `prepare`.
+        device: likewise.
+        current_stream: likewise.
+        names: carriers that may be used.
+        row: the one that names them, if there is one.
+    """
+    topology, given = config.topology, (config, device, current_stream)
+    named = {in_any_order(name) for name in names}
+    found: dict[str, str] = {}
+    if any(map(is_pairwise, names)):
+        found[PAIRWISE] = _wrong(*given, usual_carrier(topology.nodes) + PAIRWISE)
+    if NCCL in named and nccl.communicator(topology, device, config.timeout_s) is not None:
+        found[NCCL] = _wrong(*given, NCCL)
+        if found[NCCL]:
+            nccl.refuse(topology, device, found[NCCL])
+    if MPI in named and row is not None:
+        found[MPI] = _unknown(row) or _wrong(*given, MPI)
+    wrong = {part: why for part, why in found.items() if why}
+    for part, why in wrong.items():
+        if topology.world.rank == 0:
+            log.warning("hvd_ext: gradients on GPUs %s: %s", _WITHOUT[part], why)
+    return wrong
 
 
 def _wrong(config: ArenaConfig, device: int, current_stream: Callable[[], int], name: str) -> str:
@@ -107,34 +176,66 @@ def _unknown(row: Row) -> str:
     return f"the row was measured {other}: hvd-launch tune allreduce --memory device"
 
 
-def _without_mpi(row: Row) -> Row:
-    choices = tuple((least, STAGED if name == MPI else name) for least, name in row.choices)
-    return replace(row, choices=choices)
+def _without(row: Row, wrong: Collection[str]) -> Row:
+    """The row with the usual order of peers, or pinned memory, in place of what is wrong.
+
+    NCCL is replaced by each arena, as it then has no communicator.
+    """
+
+    def other(name: str) -> str:
+        by = in_any_order(name)
+        order = "" if PAIRWISE in wrong else name[len(by) :]
+        return (STAGED if by == MPI and MPI in wrong else by) + order
+
+    measured = tuple(
+        (size, {name: times for name, times in us.items() if name == other(name)})
+        for size, us in row.measured_us
+    )
+    choices = tuple((least, other(name)) for least, name in row.choices)
+    return replace(row, choices=choices, measured_us=measured)
 
 
-def _warn(config: ArenaConfig, text: str) -> None:
-    if config.topology.world.rank == 0:
-        log.warning("hvd_ext: %s", text)
+def candidates(
+    topology: Topology, device: int, timeout_s: float, with_mpi: bool = False
+) -> list[str]:
+    """Return the carriers to compare, the usual one first; collective.
+
+    Between two ranks of a node, one stream goes each way in any order.
+
+    Args:
+        topology: the ranks.
+        device: ordinal of this rank's GPU in this process.
+        timeout_s: limit of the wait for other ranks.
+        with_mpi: whether MPI is given device memory, which may crash; between nodes only.
+    """
+    names = [usual_carrier(topology.nodes)]
+    if nccl.communicator(topology, device, timeout_s) is not None:
+        names.append(NCCL)
+    if with_mpi:
+        names.append(MPI)
+    if topology.node.size > 2:
+        names += [name + PAIRWISE for name in names]
+    return [name for name in names if name in carriers_of(topology.nodes)]
 
 
 def measure(
     config: ArenaConfig,
     device: int,
     current_stream: Callable[[], int],
+    names: Sequence[str],
     sizes: Sequence[int],
     rounds: int,
-    with_mpi: bool = False,
     done: Callable[[str], None] = lambda what: None,
 ) -> Row:
-    """Time every carrier at some sizes, interleaved; the same row on every rank; collective.
+    """Time carriers at some sizes, interleaved; the same row on every rank; collective.
 
     Args:
         config: as `prepare`, and so on.
         device: likewise.
         current_stream: likewise.
+        names: carriers, as `candidates` returns them.
         sizes: message_bytes, ascending.
         rounds: samples of each carrier.
-        with_mpi: whether MPI is given device memory, which may crash; between nodes only.
         done: called with each size.
 
     Raises:
@@ -142,13 +243,8 @@ def measure(
         HvdExtError: on every rank, if a carrier gave a wrong sum.
     """
     samples: dict[int, dict[str, list[float]]] = {}
-    topology, timeout_s = config.topology, config.timeout_s
+    topology = config.topology
     given = config, device, current_stream
-    names = [usual := usual_carrier(topology.nodes)]
-    if nccl.communicator(topology, device, timeout_s) is not None:
-        names.append(NCCL)
-    if with_mpi and not topology.one_node:
-        names.append(MPI)
     for message_bytes in sizes:
         for name in names:
             _check(*given, name, message_bytes)
@@ -165,7 +261,7 @@ def measure(
         samples[message_bytes] = found
         done(f"{message_bytes} B")
     situation = topology.nodes, topology.node.size, "device", ANY_DTYPE
-    row = make_row(*situation, samples, usual)
+    row = make_row(*situation, samples, names[0])
     return replace(row, library=library()) if MPI in names else row
 
 

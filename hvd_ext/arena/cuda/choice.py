@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce.carrier_names import MPI, NCCL, carriers_of, usual_carrier
+from hvd_ext.allreduce.carrier_names import (
+    MPI,
+    NCCL,
+    PAIRWISE,
+    carriers_of,
+    in_any_order,
+    is_pairwise,
+    usual_carrier,
+)
 from hvd_ext.arena.cuda import nccl
 from hvd_ext.compression.formats import NONE
 from hvd_ext.dtypes import DTYPES
@@ -39,9 +48,16 @@ class Choice:
         self._situation = topology.nodes, topology.node.size, "device"
         self.names = [self._of(bucket) for bucket in buckets]
 
+    def uses(self, name: str) -> bool:
+        """Whether a bucket takes IPC, NCCL, STAGED or MPI, in any order of peers."""
+        return name in map(in_any_order, self.names)
+
     def use_no_nccl(self) -> None:
         """Replace NCCL, because it cannot be used."""
-        self.names = [self._usual if name == NCCL else name for name in self.names]
+        self.names = [
+            self._instead_of(name, bucket) if in_any_order(name) == NCCL else name
+            for name, bucket in zip(self.names, self._buckets, strict=True)
+        ]
 
     def recorded(self, index: int) -> str:
         """Return the name of a bucket's carrier in recordings."""
@@ -49,32 +65,50 @@ class Choice:
 
     def explain(self) -> str:
         """Return how many buckets the carriers take, and the reason for the largest one."""
-        by_nccl, by_mpi = (self.names.count(name) for name in (NCCL, MPI))
-        refused = nccl.refusal(self._config.topology, self._device)
-        if refused and not by_mpi:
-            return f"NCCL was not compared: {refused}"
-        if self._config.topology.world.size == 1:
+        topology = self._config.topology
+        if topology.world.size == 1:
             return "one rank: nothing to carry"
-        largest = max(self._buckets, key=lambda bucket: bucket.message_bytes)
+        refused = nccl.refusal(topology, self._device)
+        no_nccl = f"NCCL was not compared: {refused}" if refused else ""
+        largest, name = max(
+            zip(self._buckets, self.names, strict=True), key=lambda pair: pair[0].message_bytes
+        )
         named = self._named(largest)
         if named not in self._offered:
-            return "NCCL was not compared: no row of the table is for device memory"
+            return no_nccl or "NCCL was not compared: no row of the table is for device memory"
         reason = self._config.table.explain(
             *self._situation, largest.message_bytes, DTYPES[largest.dtype].dtype_class
         )
-        if refusal := self._refusal(named, largest):
-            reason = f"{self._usual}, not {named}: {refusal}"
-        buckets = f"{counted(by_nccl, 'bucket')} by NCCL"
-        if by_mpi:
-            buckets += f", {counted(by_mpi, 'bucket')} by MPI from device memory"
-        return f"{buckets}; the largest: {reason}"
+        if name != named:
+            reason = f"{name}, not {named}: {self._refusal(named, largest) or refused}"
+        text = f"{self._counts()}; the largest: {reason}"
+        return f"{text}\n{no_nccl}" if refused and NCCL not in named else text
+
+    def _counts(self) -> str:
+        """How many buckets take the carriers that are not the usual one."""
+        carried = [in_any_order(name) for name in self.names]
+        text = f"{counted(carried.count(NCCL), 'bucket')} by NCCL"
+        if by_mpi := carried.count(MPI):
+            text += f", {counted(by_mpi, 'bucket')} by MPI from device memory"
+        if pairwise := sum(map(is_pairwise, self.names)):
+            text += f", {counted(pairwise, 'bucket')} pairwise, with one peer of the node at a time"
+        return text
 
     def _of(self, bucket: Bucket) -> str:
         named = self._named(bucket)
-        alone = self._config.topology.world.size == 1
-        if alone or named not in self._offered or self._refusal(named, bucket):
+        if self._config.topology.world.size == 1 or named not in self._offered:
             return self._usual
-        return named
+        return self._instead_of(named, bucket) if self._refusal(named, bucket) else named
+
+    def _instead_of(self, name: str, bucket: Bucket) -> str:
+        """The usual carrier in the order of peers that was measured to be faster, or `name`'s."""
+        given, other = self._usual, self._usual + PAIRWISE
+        if is_pairwise(name):
+            given, other = other, given
+        us = self._config.table.measured_us(
+            *self._situation, bucket.message_bytes, DTYPES[bucket.dtype].dtype_class
+        )
+        return min(given, other, key=lambda name: us.get(name, math.inf))
 
     def _named(self, bucket: Bucket) -> str:
         """The carrier that the table names; an algorithm of the host's if it has no row for it."""
@@ -84,9 +118,10 @@ class Choice:
 
     def _refusal(self, named: str, bucket: Bucket) -> str:
         """Why a bucket does not take the carrier that is named for it; empty if it does."""
+        by = in_any_order(named)
         half = DTYPES[bucket.dtype].dtype_class == "half"
-        if named == NCCL and half:
+        if by == NCCL and half:
             return "NCCL would round 16 bits at each sum"
-        if named in (NCCL, MPI) and self._config.format is not NONE and not half:
+        if by in (NCCL, MPI) and self._config.format is not NONE and not half:
             return f"{self._config.format.name} is coded on the host"
         return ""

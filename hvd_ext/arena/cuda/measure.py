@@ -19,7 +19,7 @@ from hvd_ext.allreduce.rows import merge
 from hvd_ext.allreduce.table import BUILT_IN, Table, dump, load
 from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import nccl
-from hvd_ext.arena.cuda.carriers import measure
+from hvd_ext.arena.cuda.carriers import candidates, measure
 from hvd_ext.arena.cuda.ipc import or_window_error
 from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
 from hvd_ext.errors import UsageError
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     sizes = [1 << p for p in range(options.most.bit_length()) if options.least <= 1 << p]
     if not sizes:
         raise UsageError("no power of two lies between --least and --most")
+    names = candidates(topology, device, timeout_s, options.mpi)
     with progress("measuring", len(sizes), shown=world.rank == 0) as advance:
         count = itertools.count(1)
         row = measure(
             ArenaConfig(topology, BUILT_IN, timeout_s),
-            *(device, lambda: stream, sizes, options.rounds),
-            with_mpi=options.mpi,
+            *(device, lambda: stream, names, sizes, options.rounds),
             done=lambda what: advance(next(count), what),
         )
     if world.rank == 0:

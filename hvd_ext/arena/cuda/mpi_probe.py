@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hvd_ext import variables
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.config import ArenaConfig
-from hvd_ext.arena.cuda.carriers import measure
+from hvd_ext.arena.cuda.carriers import candidates, measure
 from hvd_ext.arena.cuda.measure import device_of
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.topology import Topology, discover
@@ -34,7 +34,8 @@ def main() -> None:
     try:
         device, stream = on_every_rank(topology, lambda: device_of(found.node.rank))
         given = ArenaConfig(topology, BUILT_IN, timeout_s), device, lambda: stream
-        us = measure(*given, SIZES, ROUNDS, with_mpi=True).measured_us[-1][1]
+        names = candidates(topology, device, timeout_s, with_mpi=True)
+        us = measure(*given, names, SIZES, ROUNDS).measured_us[-1][1]
     except HvdExtError as error:
         reason = str(error)
     print(json.dumps({"rank": found.world.rank, "reason": reason, "us": dict(us)}), flush=True)

@@ -11,6 +11,7 @@ from hvd_ext.allreduce.table import BUILT_IN, Row, Table, load
 from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import carriers, nccl, self_check
 from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
+from hvd_ext.arena.cuda.pairwise import Pairwise
 from testbed.cuda_stand_in import nccl as stand_in
 from testbed.cuda_stand_in import streams
 from tests.ranks.asserts import parallel_assert
@@ -90,20 +91,65 @@ def test_the_first_arena_measures_and_says_why(topology, monkeypatch):
         parallel_assert(topology.world, prepared(topology, table)[0] is table, "kept")
 
 
+def load_none():
+    with nccl.or_window_error("NCCL"):
+        raise OSError("libnccl.so.2: cannot open shared object file")
+
+
 @pytest.mark.ranks(2)
 def test_without_nccl_on_one_rank_the_kernel_serves(topology, monkeypatch):
     if topology.world.rank == 1:
-
-        def load_none():
-            with nccl.or_window_error("NCCL"):
-                raise OSError("libnccl.so.2: cannot open shared object file")
-
         monkeypatch.setattr(nccl, "_load", load_none)
-    for table in (BUILT_IN, BOTH):
+    for table, why in ((BUILT_IN, "NCCL was not compared: "), (BOTH, "ipc, not nccl: ")):
         ready, said = prepared(topology, table)
         parallel_assert(topology.world, ready is table, ready)
-        parallel_assert(topology.world, "NCCL was not compared: " in said, said)
+        parallel_assert(topology.world, why in said, said)
         parallel_assert(topology.world, "libnccl.so.2" in said, said)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("has_nccl", [True, False])
+def test_more_than_two_ranks_also_measure_a_pairwise_exchange(topology, monkeypatch, has_nccl):
+    if not has_nccl:
+        monkeypatch.setattr(nccl, "_load", load_none)
+    ready, said = prepared(topology)
+    names = {"ipc", "ipc_pairwise", "nccl"} if has_nccl else {"ipc", "ipc_pairwise"}
+    measured = [set(times) for _, times in ready.rows[0].measured_us]
+    parallel_assert(topology.world, measured == [names] * 2, ready)
+    parallel_assert(topology.world, "measurement before the first step" in said, said)
+    parallel_assert(topology.world, ("NCCL was not compared: " in said) != has_nccl, said)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("table", [BUILT_IN, carried_by("ipc_pairwise")], ids=["none", "row"])
+def test_a_pairwise_exchange_that_is_wrong_is_left_out(topology, monkeypatch, caplog, table):
+    if topology.world.rank == 1:
+        mutate(monkeypatch, Pairwise, "_copy_from_ranks", "*self._peers()", "")
+    with caplog.at_level(logging.WARNING, "hvd_ext"):
+        ready, said = prepared(topology, table)
+    (row, *_) = ready.rows
+    named = {name for _, name in row.choices} | {n for _, us in row.measured_us for n in us}
+    parallel_assert(
+        topology.world, named == ({"ipc", "nccl"} if table is BUILT_IN else {"ipc"}), row
+    )
+    why = "without pairwise: ipc_pairwise gave wrong sums" in said
+    parallel_assert(topology.world, why == (table is not BUILT_IN), said)
+    lines = [r.message for r in caplog.records if "all peers of a node at once" in r.message]
+    parallel_assert(topology.world, len(lines) == (topology.world.rank == 0), lines)
+
+
+@pytest.mark.ranks(2)
+def test_a_bucket_that_nccl_cannot_serve_takes_the_faster_order(topology, made):
+    from tests.support.arena.device_rounds import Device, layout_of
+
+    us = {"ipc": 9.0, "ipc_pairwise": 5.0, "nccl": 1.0}
+    row = Row(1, 0, "device", ((0, "nccl"),), measured_us=((4096, us),))
+    device = Device(topology)
+    for dtype in ("float32", "float16"):
+        device.arena(layout_of([1000], dtype), table=Table((row,), "a test")).close()
+    parallel_assert(topology.world, [n for n, _ in made] == [{"nccl"}, {"ipc_pairwise"}], made)
+    why = "ipc_pairwise, not nccl: NCCL would round 16 bits"
+    parallel_assert(topology.world, why in made[1][1], made)
 
 
 @pytest.mark.ranks(2)
@@ -168,13 +214,16 @@ def test_a_mutant_is_killed(topology, monkeypatch, mutant):
     raise AssertionError("the rounds did not notice")
 
 
-def test_a_job_measures_and_writes_a_table(launch, tmp_path):
+@pytest.mark.parametrize(
+    ("np", "names"), [(2, {"ipc", "nccl"}), (3, {"ipc", "ipc_pairwise", "nccl"})]
+)
+def test_a_job_measures_and_writes_a_table(launch, tmp_path, np, names):
     path = tmp_path / "table.json"
     arguments = ["-o", path, "--least", "4KiB", "--most", "64KiB", "--rounds", "2"]
-    done = launch(2, ["tests/programs/arena/device_measure.py", *arguments], timeout=90)
+    done = launch(np, ["tests/programs/arena/device_measure.py", *arguments], timeout=90)
     assert done.returncode == 0, done.stdout
     (row,) = load(path).rows
-    assert (row.nodes, row.ranks_per_node, row.memory) == (1, 2, "device")
+    assert (row.nodes, row.ranks_per_node, row.memory) == (1, np, "device")
     assert [size for size, _ in row.measured_us] == [4096 << n for n in range(5)]
-    assert all(set(times) == {"ipc", "nccl"} for _, times in row.measured_us)
+    assert all(set(times) == names for _, times in row.measured_us)
     assert f"HVD_EXT_TABLE={path}" in done.stdout

@@ -15,7 +15,7 @@ import pytest
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.config import ArenaConfig
 from hvd_ext.arena.cuda import carriers, nccl
-from hvd_ext.arena.cuda.arena import DeviceArena
+from hvd_ext.arena.cuda.arena import DeviceArena, carried_by
 from hvd_ext.arena.cuda.between_nodes import BetweenNodes
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.inter_node import Channels
@@ -209,7 +209,9 @@ MUTANTS = {
     ),
     "sums are not waited for": ("wait", "self.channels.wait()", "pass"),
     "copies back are not waited for": ("wait", "return self._back", "return self._reducing"),
-    "peers are given nothing": ("_to_peers", "rank != self._rank", "False"),
+    "peers are given nothing": (
+        *("_to_peers", "order_of_peers(self._rank, len(self._addresses))", "()"),
+    ),
     "pinned memory is used again too early": (
         *("_pinned", "memory[end - length : end]", "memory[:length]"),
     ),
@@ -252,13 +254,21 @@ def test_a_missing_rank_of_another_node_is_named(launch, how, carrier):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("ranks_per_node", [2, 4])
-def test_exchanges_have_the_time_of_the_gpu(comm, ranks_per_node):
+@pytest.mark.parametrize(
+    ("ranks_per_node", "carrier", "recorded"),
+    [
+        (2, "staged", "cuda_ipc and pinned memory"),
+        (2, "staged_pairwise", "cuda_ipc_pairwise and pinned memory"),
+        (4, "ipc", "cuda_ipc"),
+        (4, "ipc_pairwise", "cuda_ipc_pairwise"),
+    ],
+)
+def test_exchanges_have_the_time_of_the_gpu(comm, ranks_per_node, carrier, recorded):
     from tests.support.arena.device_rounds import Device, layout_of
 
     topology = pretend(comm, ranks_per_node)
     device = Device(topology, comm.rank % streams.DEVICES)
-    arena = device.arena(layout_of(COUNTS), table=TABLE)
+    arena = device.arena(layout_of(COUNTS), table=carried_by(carrier, TABLE))
     seen: list[CommEvent] = []
     end = listen(seen.append)
     steps, before_s = 3, time.monotonic()
@@ -274,8 +284,7 @@ def test_exchanges_have_the_time_of_the_gpu(comm, ranks_per_node):
     topology.close()
     sizes = [bucket.message_bytes for bucket in arena.layout.buckets]
     parallel_assert(comm, [e.message_bytes for e in seen] == steps * sizes, seen)
-    names = {4: "cuda_ipc", 2: "cuda_ipc and pinned memory"}
-    parallel_assert(comm, {e.algorithm for e in seen} == {names[ranks_per_node]}, seen)
+    parallel_assert(comm, {e.algorithm for e in seen} == {recorded}, seen)
     parallel_assert(comm, all(e.size == 4 and e.operation == "allreduce" for e in seen), seen)
     parallel_assert(comm, all(0 < e.transfer_s < 60 for e in seen), seen)
     in_order = all(before_s < e.ready_s <= e.start_s < time.monotonic() for e in seen)

@@ -22,9 +22,9 @@ if len(sys.argv) > 2:
 
 import torch  # noqa: E402
 
-from hvd_ext.allreduce.table import BUILT_IN  # noqa: E402
+from hvd_ext.allreduce.table import BUILT_IN, Table  # noqa: E402
 from hvd_ext.arena.config import ArenaConfig  # noqa: E402
-from hvd_ext.arena.cuda.arena import DeviceArena  # noqa: E402
+from hvd_ext.arena.cuda.arena import DeviceArena, carried_by  # noqa: E402
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size  # noqa: E402
 from hvd_ext.job.progress_thread import ProgressThread  # noqa: E402
 from hvd_ext.job.topology import discover  # noqa: E402
@@ -54,11 +54,13 @@ def expected(count: int, number: int, scale: float) -> torch.Tensor:
     return (total * torch.tensor(scale)).to(getattr(torch, dtype))
 
 
-def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) -> None:
+def run(
+    topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream, table: Table = BUILT_IN
+) -> None:
     specs = [ParameterSpec(str(count), (count,), (1,), dtype) for count in COUNTS]
     plan = layout_by_size(specs, bucket_bytes)
     arena = DeviceArena(
-        ArenaConfig(topology, BUILT_IN, 30),
+        ArenaConfig(topology, table, 30),
         plan,
         scale,
         DEVICE,
@@ -118,6 +120,8 @@ def main() -> None:
     topology = discover(MPI.COMM_WORLD, 60)
     run(topology, 1, 1.0, torch.cuda.current_stream())
     run(topology, 1 << 20, 1 / size, torch.cuda.Stream())
+    if size > 2:
+        run(topology, 1 << 20, 1 / size, torch.cuda.Stream(), carried_by("ipc_pairwise"))
     print(f"ok {rank}", flush=True)
 
 

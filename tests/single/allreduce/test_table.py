@@ -156,6 +156,8 @@ def test_explain_gives_the_cost_of_the_runner_up(tmp_path):
         assert part in text
     assert "1.5 us" in table.explain(2, 1, "host", 0, "half")
     assert "was not measured" in table.explain(2, 1, "host", 4096, "half")
+    assert table.measured_us(2, 1, "host", 65_535, "half") == {"native": 1.5, "ring": 9}
+    assert table.measured_us(2, 1, "host", 65_535) == {}
     assert table.choose(2, 1, "host", 70_000, "float") == "native"
     assert "no row" in table.explain(2, 1, "host", 70_000)
 
