@@ -10,8 +10,8 @@ from tests.support.launch.launching import WITHOUT_HOROVOD
 @pytest.mark.parametrize(
     ("ranks", "horovod"),
     [
-        ((3, 1), "horovod"),
         ((1, 2), "without"),
+        pytest.param((3, 1), "horovod", marks=pytest.mark.long),
         pytest.param((1, 2), "horovod", marks=pytest.mark.long),
         pytest.param((3, 1), "without", marks=pytest.mark.long),
     ],

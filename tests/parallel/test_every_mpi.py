@@ -35,7 +35,14 @@ def test_planned_calls_and_the_arena_are_exact(library: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [f"[{r}] all sums are exact" for r in (0, 1)]
 
 
-@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
+@pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name not in ("environment", "mpich5")))
+        for name in LIBRARIES
+    ],
+    indirect=True,
+)
 def test_torch_distributed_is_exact(library: Path) -> None:
     torch = pytest.importorskip("torch")
     program = str(PROGRAMS.parent / "c10d" / "on_any_mpi.py")

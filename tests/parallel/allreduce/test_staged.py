@@ -15,7 +15,7 @@ from hvd_ext.shm.layout import shard
 from hvd_ext.shm.library import FORMS, load_library, use_kernels
 from hvd_ext.shm.window import OPERATIONS, PIECE_BYTES, short_bytes
 
-pytestmark = pytest.mark.ranks(2, 3, pytest.param(4, marks=pytest.mark.long))
+pytestmark = pytest.mark.ranks(3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4)))
 GUARD = 64
 PAYLOAD_BYTES = 56  # PAYLOAD of window.c
 

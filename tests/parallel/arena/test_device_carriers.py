@@ -35,7 +35,7 @@ def _nccl(monkeypatch):
     streams.forget_errors()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, pytest.param(4, marks=pytest.mark.long))
 @pytest.mark.parametrize("bucket_bytes", [1, pytest.param(1 << 20, marks=pytest.mark.long)])
 def test_sums_have_the_bits_of_the_kernel(topology, monkeypatch, bucket_bytes):
     from tests.support.arena.device_rounds import late_rounds

@@ -205,7 +205,11 @@ def test_memory_stays_until_it_was_sent(comm, monkeypatch, waits):
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("right", ""), ("wrong", "mpi gave wrong sums"), ("crash", None)]
+    ("how", "reason"),
+    [
+        ("wrong", "mpi gave wrong sums"),
+        *(pytest.param(*x, marks=pytest.mark.long) for x in (("right", ""), ("crash", None))),
+    ],
 )
 def test_a_job_reports_whether_mpi_takes_device_memory(launch, how, reason):
     done = launch(2, ["tests/programs/arena/device_mpi_probe.py", how], timeout=90)

@@ -238,8 +238,8 @@ def test_a_mutant_is_killed(comm, monkeypatch, mutant):
     ("how", "carrier"),
     [
         ("late", "mpi"),
-        ("ended", "mpi"),
         ("late", "nccl"),
+        pytest.param("ended", "mpi", marks=pytest.mark.long),
         pytest.param("late", "staged", marks=pytest.mark.long),
     ],
 )

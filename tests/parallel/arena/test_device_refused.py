@@ -13,7 +13,10 @@ def test_all_ranks_hear_the_same_reason(launch):
     assert done.stdout.count("refused ") == 3, done.stdout
 
 
-@pytest.mark.parametrize(("argument", "reason"), [("open", ""), ("closed", "mapping of buffer")])
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [pytest.param("open", "", marks=pytest.mark.long), ("closed", "mapping of buffer")],
+)
 def test_ranks_report_whether_they_can_open_peers_memory(launch, argument, reason):
     done = launch(3, ["tests/programs/arena/device_open_peers.py", argument], timeout=60)
     assert done.returncode == 0, done.stdout

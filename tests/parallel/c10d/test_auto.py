@@ -88,8 +88,13 @@ def test_a_rank_without_hvd_ext_is_what_the_error_names() -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (f"hvd_ext {PROGRAM} only-a-group", "python -m hvd_ext serves Horovod; for torch.distrib"),
-        (f"hvd_ext.c10d {HOROVOD} /dev/null", "the script uses Horovod: start it with python -m"),
+        *(
+            pytest.param(command, says, marks=pytest.mark.long)
+            for command, says in (
+                (f"hvd_ext {PROGRAM} only-a-group", "python -m hvd_ext serves Horovod; for torch."),
+                (f"hvd_ext.c10d {HOROVOD} /dev/null", "the script uses Horovod: start it with pyt"),
+            )
+        ),
         ("hvd_ext.c10d -m this", "the script made no process group, so each of the 2 processes"),
     ],
 )

@@ -12,7 +12,9 @@ import pytest
     ("how", "says"),
     [
         ("absent", "rank 2 ({host}) did not reach all_reduce() within 3 s"),
-        ("leave", "rank 2 ({host}) ended before all_reduce()"),
+        pytest.param(
+            *("leave", "rank 2 ({host}) ended before all_reduce()"), marks=pytest.mark.long
+        ),
         pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param(
             *("group", "rank 2 ({host}) did not reach new_group() within 3 s"),

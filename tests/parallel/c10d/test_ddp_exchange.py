@@ -23,6 +23,7 @@ from tests.support.arena.pretended_nodes import pretend
 from tests.support.c10d.models import CAP_MB, SHAPES, Weighted, flat, gradients_of, train, wrap
 
 pytestmark = pytest.mark.usefixtures("gloo")
+FOUR = pytest.param(4, marks=pytest.mark.long)
 
 
 def mean(size, step):
@@ -39,14 +40,14 @@ def check_means(comm, steps, tolerance=1e-6):
         parallel_assert(comm, wrong < tolerance, wrong)
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 3, FOUR)
 @pytest.mark.parametrize("view", [False, True], ids=["copied", "view"])
 def test_all_ranks_have_the_same_mean(comm, view):
     check_means(comm, train(True, gradient_as_bucket_view=view))
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("ranks_per_node", [1, 2])
+@pytest.mark.parametrize("ranks_per_node", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize(
     ("compression", "tolerance"),
     [("none", 1e-6), ("bf16", 0.05), ("fp16", 0.01), ("int8", 0.2), ("powersgd:rank=2", 9)],

@@ -32,10 +32,19 @@ def shared_memory() -> set[str]:
             *("leave", "rank 2 ({host}) ended before a gradient exchange"),
             marks=pytest.mark.long,
         ),
-        ("group", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
-        ("step device", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
-        ("step device nodes", "rank 2 (node2) did not reach a gradient exchange within 3 s"),
-        ("kill device", "signal 9"),
+        pytest.param(
+            *("group", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("step device", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("step device nodes", "rank 2 (node2) did not reach a gradient exchange within 3 s"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param("kill device", "signal 9", marks=pytest.mark.long),
         pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param("raise", "ValueError: loss is NaN", marks=pytest.mark.long),
     ],

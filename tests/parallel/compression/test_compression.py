@@ -61,7 +61,7 @@ def test_on_one_node_nothing_is_rounded(comm, hvd, compression):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("ranks_per_node", [1, 2])
+@pytest.mark.parametrize("ranks_per_node", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("compression", FORMATS)
 def test_ranks_have_the_same_bits_and_learn_as_without(
     comm, hvd, nodes, ranks_per_node, compression

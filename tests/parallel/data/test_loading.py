@@ -81,7 +81,7 @@ def test_a_run_goes_on_on_fewer_ranks_with_the_same_augmented_samples(
             parallel_assert(comm, whole == expected[: len(whole)] and after, f"{ranks} ranks")
 
 
-@pytest.mark.parametrize("how", ["killed", "damaged"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.long), "damaged"])
 def test_a_rank_that_ends_in_an_exchange_is_named_and_ends_all(
     launch: Launch, tmp_path: Path, how: str
 ) -> None:

@@ -13,7 +13,8 @@ from hvd_ext.shm.block import Block
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend_nodes
 
-pytestmark = pytest.mark.ranks(1, 2, 3, 4)
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 3)]
+pytestmark = pytest.mark.ranks(4, *IN_LONG)
 # By the number of ranks: nodes of 1, of 2 + 1, of 3 + 1, and ranks that are not in order. Ranks of
 # one node, which here cannot share memory, are a node each.
 LAYOUTS = {

@@ -138,7 +138,10 @@ def test_every_operation_is_counted_once(
     }
 
 
-@pytest.mark.parametrize("interface", [pytest.param(INTERFACES[0]), *INTERFACES[1:]])
+@pytest.mark.parametrize(
+    "interface",
+    [INTERFACES[0], *(pytest.param(x, marks=pytest.mark.long) for x in INTERFACES[1:])],
+)
 def test_a_late_rank_is_waited_for(fortran: Fortran, interface: str, tmp_path: Path) -> None:
     if interface == "USE_F08" and "intelmpi" in fortran.launcher[0]:
         pytest.skip("Intel MPI has this interface for Intel's compiler alone")

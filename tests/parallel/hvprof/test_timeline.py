@@ -30,7 +30,7 @@ def profiled(
 
 
 @pytest.mark.parametrize(
-    "door", ["ddp", "hvd_ext", pytest.param("horovod", marks=pytest.mark.long)]
+    "door", ["hvd_ext", *(pytest.param(x, marks=pytest.mark.long) for x in ("ddp", "horovod"))]
 )
 def test_steps_of_a_training_are_shown_with_exchange_and_update(tmp_path: Path, door: str) -> None:
     if door == "horovod":
@@ -96,7 +96,11 @@ def test_a_job_that_ends_before_leaves_what_it_has(tmp_path: Path) -> None:
     assert found is not None
     assert {step.step for step in found.steps} == {4, 5, 6}
     assert "the timeline has 3 of 6 steps: rank 0 ended after step 6" in said
-    found, said = profiled(tmp_path / "none", "3", "ddp", 4)
+
+
+@pytest.mark.long
+def test_a_job_that_ends_before_all_of_them_leaves_none(tmp_path: Path) -> None:
+    found, said = profiled(tmp_path / "run", "3", "ddp", 4)
     assert found is None
     assert "the timeline has 0 of 3 steps: rank 0 ended after step 4" in said
     assert "such as --gpu 3-5" in said

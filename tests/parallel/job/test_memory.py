@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
     ("module", "keep", "kept"),
     [
         ("hvd_ext.torch", "1", True),
-        ("hvd_ext.torch", "0", False),
+        pytest.param("hvd_ext.torch", "0", False, marks=pytest.mark.long),
         pytest.param("horovod.torch", "1", False, marks=pytest.mark.long),
     ],
 )
@@ -49,7 +49,7 @@ def test_after_init(module: str, keep: str, kept: bool) -> None:
     assert (10 * int(done.stdout) < HUGE_PAGES) == kept
 
 
-@pytest.mark.parametrize("keep", ["1", "0"])
+@pytest.mark.parametrize("keep", ["1", pytest.param("0", marks=pytest.mark.long)])
 def test_what_a_start_has_freed_goes_back_after_the_first_steps(keep: str, launch: Launch) -> None:
     program = "tests/programs/optimizer/frees_its_start.py"
     done = launch(2, [program], env={"HVD_EXT_KEEP_MEMORY": keep})

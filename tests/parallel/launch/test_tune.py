@@ -241,7 +241,10 @@ def test_carriers_on_gpus_are_measured_on_stand_ins(tmp_path: Path) -> None:
     assert "ipc takes" in done.stdout
 
 
-@pytest.mark.parametrize("how", ["right", "crash", "wrong", "hang"])
+@pytest.mark.parametrize(
+    "how",
+    ["right", "crash", *(pytest.param(x, marks=pytest.mark.long) for x in ("wrong", "hang"))],
+)
 def test_an_mpi_that_takes_no_device_memory_is_left_out(tmp_path: Path, how: str) -> None:
     limit = "d._MPI_TIMEOUT_S = 30.0" if how == "hang" else ""
     done = tune_on_stand_ins(tmp_path, limit, HVD_EXT_TEST_MPI=how)

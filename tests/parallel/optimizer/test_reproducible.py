@@ -25,7 +25,7 @@ from tests.support.optimizer.reproducing import (
     train,
 )
 
-EIGHT = pytest.param(8, marks=pytest.mark.long)
+ONE, TWO, EIGHT = (pytest.param(number, marks=pytest.mark.long) for number in (1, 2, 8))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,9 @@ def check(comm, dtype=torch.float32, **arguments) -> str:
 
 @pytest.mark.ranks(1, 2, 4, EIGHT, timeout_s=300)
 @pytest.mark.parametrize(
-    "nodes_of", [pytest.param(1, marks=pytest.mark.long), 2, 4], ids="{}nodes".format
+    "nodes_of",
+    [2, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 4))],
+    ids="{}nodes".format,
 )
 def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
     if comm.size < nodes_of:
@@ -63,7 +65,7 @@ def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        pytest.param(name, marks=[pytest.mark.long] * (number % 3 != 0))
+        pytest.param(name, marks=[pytest.mark.long] * (number % 6 != 0))
         for number, name in enumerate(ALGORITHMS)
     ],
 )
@@ -77,7 +79,7 @@ def test_whatever_the_table_names(comm, hvd, nodes, monkeypatch, algorithm):
     parallel_assert(comm, f": {tree_algorithm(algorithm)}, in tree order" in said, said)
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(ONE, TWO, 4)
 def test_gradients_of_16_bits_are_rounded_once(comm, hvd, nodes):
     nodes(max(1, comm.size // 2))
     check(comm, dtype=torch.bfloat16)

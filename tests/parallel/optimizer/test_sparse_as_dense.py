@@ -7,7 +7,8 @@ import torch
 
 import hvd_ext.torch as hvd
 
-pytestmark = [pytest.mark.ranks(2, 4), pytest.mark.usefixtures("hvd")]
+FOUR = pytest.param(4, marks=pytest.mark.long)
+pytestmark = [pytest.mark.ranks(2, FOUR), pytest.mark.usefixtures("hvd")]
 ROWS, STEPS = 40, 7
 
 

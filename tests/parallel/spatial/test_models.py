@@ -18,7 +18,7 @@ from tests.support.spatial.split_models import adam, build, cases, split, unspli
 
 MEMORY = Path(__file__).parents[2] / "programs" / "spatial" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ
-TWO, THREE = (pytest.param(size, marks=pytest.mark.long) for size in (2, 3))
+TWO, THREE, FOUR = (pytest.param(size, marks=pytest.mark.long) for size in (2, 3, 4))
 Grid = tuple[int, int, int]
 
 
@@ -70,7 +70,7 @@ def test_a_unet_learns_by_adam_as_in_one_process() -> None:
 
 
 @pytest.mark.usefixtures("hvd")
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, FOUR)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_that_users_split_train_as_unsplit(name: str) -> None:
     first = 2 if name in SOLID else 1
@@ -105,7 +105,7 @@ def test_a_sample_that_does_not_fit_one_rank_is_trained_by_several(launch: Launc
         assert [float(loss) for loss in line.split()[-2:]] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_the_program_that_measures_gpus_is_right_on_cpus(
     launch: Launch, size: int, tmp_path: Path
 ) -> None:

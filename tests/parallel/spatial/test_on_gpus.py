@@ -98,7 +98,7 @@ def trained(comm, grid, on_gpus: bool):
     return model.state_dict()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, FOUR)
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("ranks_per_node", [4, 1])
 def test_training_has_the_bits_of_the_host(comm, monkeypatch, number, ranks_per_node):

@@ -36,7 +36,11 @@ def test_a_rank_that_does_not_come_is_named_and_the_job_ends(launch, rank, how, 
     assert "came through" not in done.stdout
 
 
-@pytest.mark.parametrize("env", [{}, WITHOUT_HOROVOD], ids=["Horovod", "without Horovod"])
+@pytest.mark.parametrize(
+    "env",
+    [pytest.param({}, marks=pytest.mark.long, id="Horovod"), WITHOUT_HOROVOD],
+    ids=lambda env: "without Horovod",
+)
 def test_a_step_after_a_rank_has_left_fails_at_once(launch, env):
     done = launch(2, [f"{PROGRAMS}/leaves_training.py", 2], env=env, timeout=120)
     assert done.returncode == 0, done.stdout

@@ -23,6 +23,9 @@ from tests.support.training.trainer_runs import read_log, refusals, run_in_turn,
 
 Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
 SEED, SAMPLES = 42, 12
+# The others are started by long tests only.
+IN_TEST = ("headers", "unbroken", "met", "met, repaired", "validated", "validated, repaired")
+IN_TEST = (*IN_TEST, "skipped", "part", "mesh met")
 # Of rank 1, in the third and last step of an epoch.
 MET = Order(SAMPLES, SEED).sample(SAMPLES - 1)
 
@@ -71,7 +74,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """All trainings, in one job of two ranks."""
+    """Trainings, in one job of two ranks."""
+    commands = {name: command for name, command in trainings(folder).items() if name in IN_TEST}
+    return run_in_turn(2, tmp_path_factory.mktemp("runs"), commands)
+
+
+@pytest.fixture(scope="module")
+def all_runs(runs: Runs, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Those, and the others."""
+    others = {name: command for name, command in trainings(folder).items() if name not in IN_TEST}
+    return {**runs, **run_in_turn(2, tmp_path_factory.mktemp("runs"), others)}
+
+
+def trainings(folder: Path) -> dict[str, tuple[object, ...]]:
     flags = ("--threads", 1, "--workers", 1, "--seed", SEED)
 
     def resnet(train: str, val: str, output: str, *more: object) -> tuple[object, ...]:
@@ -95,7 +110,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     weights = ("--load", folder / "unbroken" / "1.pt", "--json", folder / "part.json")
     skips = ("--skip-unreadable", "--epochs", 2)
-    commands = {
+    return {
         "headers": resnet("train_bad", "val_bad", "headers"),
         "decoded": resnet("train_cut", "val_cut", "decoded", "--check-images"),
         "unbroken": resnet("train", "val", "unbroken"),
@@ -116,7 +131,6 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "mesh store": mesh("mesh_cut.pack", "mesh_store", "--store", "memory"),
         "mesh grid": mesh("mesh_cut.pack", "mesh_grid", "--grid", "2x1", "--batch-size", 4),
     }
-    return run_in_turn(2, tmp_path_factory.mktemp("runs"), commands)
 
 
 def refusal(runs: Runs, name: str) -> str:
@@ -137,10 +151,15 @@ def test_all_images_are_looked_at_before_the_first_step(runs: Runs, folder: Path
     assert "2 of 17 images cannot be used: " in line
     for part in ("train", "val"):
         assert f"{folder / f'{part}_bad' / 'class0' / '1.png'} is not a readable image" in line
-    assert "2 of 17 images cannot be used: " in refusal(runs, "decoded")
-    assert "2 of 3 images cannot be used: " in refusal(runs, "edsr bad")
-    assert "1 of 2 images cannot be used: " in refusal(runs, "edsr decoded")
-    for output in ("headers", "decoded", "sr_named", "sr_decoded"):
+    assert not list(folder.glob("headers/*.pt"))
+
+
+@pytest.mark.long
+def test_all_images_are_decoded_or_those_of_edsr_looked_at(all_runs: Runs, folder: Path) -> None:
+    assert "2 of 17 images cannot be used: " in refusal(all_runs, "decoded")
+    assert "2 of 3 images cannot be used: " in refusal(all_runs, "edsr bad")
+    assert "1 of 2 images cannot be used: " in refusal(all_runs, "edsr decoded")
+    for output in ("decoded", "sr_named", "sr_decoded"):
         assert not list(folder.glob(f"{output}/*.pt"))
 
 
@@ -156,16 +175,23 @@ def test_an_image_that_cannot_be_read_ends_all_ranks_with_a_checkpoint(
     assert same(*(checkpoint(folder / name / "1.pt") for name in ("unbroken", "met")))
 
 
-def test_a_damaged_sample_ends_all_ranks_with_a_checkpoint(runs: Runs, folder: Path) -> None:
-    for name in ("met", "store", "grid"):
-        line = refusal(runs, f"mesh {name}")
-        assert "is damaged: its checksum differs" in line
-        assert checkpoint(folder / f"mesh_{name}" / "checkpoint.pt")["step"] == 2
+@pytest.mark.parametrize(
+    ("name", "fixture"),
+    [
+        ("met", "runs"),
+        *(pytest.param(name, "all_runs", marks=pytest.mark.long) for name in ("store", "grid")),
+    ],
+)
+def test_a_damaged_sample_ends_all_ranks_with_a_checkpoint(
+    request: pytest.FixtureRequest, folder: Path, name: str, fixture: str
+) -> None:
+    line = refusal(request.getfixturevalue(fixture), f"mesh {name}")
+    assert "is damaged: its checksum differs" in line
+    assert checkpoint(folder / f"mesh_{name}" / "checkpoint.pt")["step"] == 2
 
 
 def test_an_epoch_is_not_lost_to_a_validation_that_fails(runs: Runs, folder: Path) -> None:
-    for name in ("validated", "edsr validated"):
-        assert "1.png is not a readable image" in refusal(runs, name)
+    assert "1.png is not a readable image" in refusal(runs, "validated")
     assert runs["validated, repaired"].returncode == 0
     assert "epoch 1: loss" in runs["validated, repaired"].stdout
     names = ("unbroken", "validated")
@@ -176,7 +202,11 @@ def test_an_epoch_is_not_lost_to_a_validation_that_fails(runs: Runs, folder: Pat
         {**row, "img_per_s": ""} for row in logs[1]
     ]
 
-    assert runs["edsr repaired"].returncode == 0
+
+@pytest.mark.long
+def test_a_validation_of_edsr_that_fails_loses_no_step(all_runs: Runs, folder: Path) -> None:
+    assert "1.png is not a readable image" in refusal(all_runs, "edsr validated")
+    assert all_runs["edsr repaired"].returncode == 0
     outputs = [folder / name for name in ("sr_unbroken", "sr_validated")]
     assert read_log(outputs[0], "validation.csv") == read_log(outputs[1], "validation.csv")
     for name in ("checkpoint.pt", "best.pt"):
@@ -189,15 +219,20 @@ def test_unreadable_images_are_skipped_and_counted_on_request(runs: Runs, folder
     assert done.stderr.count("replaced by the next: 1 of 12 images cannot be used: ") == 1
     with (folder / "skipped" / "log.csv").open() as stream:
         (row,) = csv.DictReader(stream)
-    # From a packed file too, and where a store keeps what can be read of it.
+    # Four of five images are left to validate with.
+    assert float(row["val_accuracy"]) * 4 == round(float(row["val_accuracy"]) * 4)
+
+
+@pytest.mark.long
+def test_they_are_skipped_in_a_packed_file_and_where_a_store_keeps_it(
+    all_runs: Runs, folder: Path
+) -> None:
     for name in ("pack", "store"):
-        done = runs[f"skipped, {name}"]
+        done = all_runs[f"skipped, {name}"]
         assert done.returncode == 0, done.stderr
         text = "replaced by the next: 1 of 12 images cannot be used: "
         assert done.stderr.count(text) == 2
     assert same(*(checkpoint(folder / f"skipped_{name}" / "2.pt") for name in ("pack", "store")))
-    # Four of five images are left to validate with.
-    assert float(row["val_accuracy"]) * 4 == round(float(row["val_accuracy"]) * 4)
 
 
 def test_a_folder_without_one_class_is_evaluated_with_the_labels_of_the_checkpoint(
