@@ -7,6 +7,7 @@ the stall limit.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class Departures:
         self._request: MPI.Request | None = None
         if not self._announced:
             _open.add(self)
+            _end_before_mpi()
             self._listen()
 
     def _listen(self) -> None:
@@ -85,11 +87,19 @@ class Departures:
 
     def announce(self) -> None:
         """Report to the other ranks that this one has left."""
-        if not self._announced:
+        with self._lock:
+            if self._announced:
+                return
             self._announced = True
             own = np.concatenate([[self._comm.rank], self._entered])
             others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
             abandon([self._comm.Isend(own, rank, _TAG) for rank in others], own)
+
+    def end(self) -> None:
+        """Use MPI no more, because it ends."""
+        self.stop_listening()
+        with self._lock:
+            self._announced = True
 
     def close(self) -> None:
         """Stop before the communicator is freed."""
@@ -105,6 +115,19 @@ class Departures:
             if request is not None and not MPI.Is_finalized():
                 request.Cancel()
                 request.Wait()
+
+
+@functools.cache
+def _end_before_mpi() -> None:
+    """End as MPI_Finalize begins, because Horovod's thread calls it whatever other threads do."""
+    from mpi4py import MPI
+
+    def end(*_: object) -> None:
+        for departures in list(_open):
+            departures.end()
+
+    # The first thing that MPI ends is this attribute, with MPI still in use.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=end), None)
 
 
 def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[], None]) -> bool:

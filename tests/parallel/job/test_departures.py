@@ -10,9 +10,8 @@ from hvd_ext.job.departures import Departures
 from hvd_ext.job.waiting import until
 from tests.ranks.asserts import parallel_assert
 
-pytestmark = pytest.mark.ranks(2, 3)
 
-
+@pytest.mark.ranks(2, 3)
 def test_who_has_done_its_part_of_an_exchange_is_not_missed_in_it(comm):
     world, last = comm.Dup(), comm.size - 1
     departures = Departures(world)
@@ -34,3 +33,32 @@ def test_who_has_done_its_part_of_an_exchange_is_not_missed_in_it(comm):
     departures.close()
     world.Barrier()
     world.Free()
+
+
+ENDS = """
+import threading
+from mpi4py import MPI
+from hvd_ext.job.departures import Departures
+world = MPI.COMM_WORLD.Dup()
+departures = Departures(world)
+asked, ended = threading.Event(), threading.Event()
+def ask():
+    while not ended.is_set():
+        departures.ranks()
+        asked.set()
+    print(departures.ranks())
+    departures.announce()
+asking = threading.Thread(target=ask)
+asking.start()
+asked.wait()
+world.Barrier()
+MPI.Finalize()
+ended.set()
+asking.join()
+"""
+
+
+def test_mpi_may_end_while_a_thread_asks_who_has_left(launch):
+    done = launch(2, ["-c", ENDS], timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("set()") == 2
