@@ -20,7 +20,7 @@ from hvprof.format.layout import EVENT, SITES_FILE, SITES_MAGIC, SITES_VERSION, 
 from hvprof.format.sites import places_of
 from hvprof.format.writer import write_rank
 from tests.fuzz.damage import CASES, damaged, refusal
-from tests.support.hvprof.made_recordings import write_job
+from tests.support.hvprof.made_recordings import put_current, write_job
 
 CALLS = 60
 
@@ -39,7 +39,10 @@ def write_recording(run: Path, *, has_steps: bool) -> None:
     none: dict[str, Any] = {} if has_steps else {"steps": (), "step_count": 0, "all_steps": None}
     for rank in hvprof.load(write_job(run, 2, steps=40)).ranks:
         traced = dataclasses.replace(rank, trace_capacity=CALLS, trace_calls=CALLS, **none)
+        if rank.rank and not has_steps:  # its last call is in its file of current calls
+            traced = dataclasses.replace(traced, state="unfinished", end_unix_s=None)
         write_rank(run, traced)
+        put_current(run, rank.rank)
         ring = np.zeros(CALLS + 1, EVENT)
         key = encode(Key(2, 1, size_bin=45))
         for call in range(1, CALLS + 1):
@@ -106,6 +109,8 @@ def test_a_damaged_recording(
         ("compare", sound / "run", run),
         ("check", run, sound / "run", "--max-regression", "5%", "--json"),
         ("limits", run),
+        ("hang", run, "--json"),
+        ("watch", run, "--once"),
     )
     is_accepted(*commands[seed // 2 % len(commands)])
 

@@ -66,6 +66,10 @@ class Tables:
     names: tuple[str, ...]
     communicators: tuple[Communicator, ...]
 
+    def name(self, number: int) -> str:
+        """Return a name by its number, which may be damaged: then it is the last one."""
+        return self.names[min(number, len(self.names) - 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class Head:

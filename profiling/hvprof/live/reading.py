@@ -98,7 +98,7 @@ def read_standing(path: Path, head: Head) -> Standing:
             if group and last:
                 entered[group.id] = last
                 latest[group.id] = {
-                    number: head.tables.names[current.latest[place][number % LATEST].item()]
+                    number: head.tables.name(current.latest[place][number % LATEST].item())
                     for number in range(max(1, last - LATEST + 1), last + 1)
                 }
     return Standing(
@@ -176,10 +176,10 @@ def age_s(since_ns: int, head: Head) -> float:
 
 
 def _call(slot: np.void, flags: int, head: Head, groups: list[Group | None]) -> Call:
-    names, place, peer = head.tables.names, slot["communicator"].item(), slot["peer"].item()
+    place, peer = slot["communicator"].item(), slot["peer"].item()
     group = groups[place] if place < len(groups) else None
     return Call(
-        operation=names[min(slot["operation"].item(), len(names) - 1)],
+        operation=head.tables.name(slot["operation"].item()),
         group=group,
         number=slot["number"].item(),
         peer=peer if peer >= 0 else None,
@@ -187,7 +187,7 @@ def _call(slot: np.void, flags: int, head: Head, groups: list[Group | None]) -> 
         message_bytes=slot["bytes"].item(),
         collective=bool(flags & COLLECTIVE_CALL),
         coordination=bool(flags & COORDINATION),
-        started=names[min(slot["started"].item(), len(names) - 1)] if slot["started"] else "",
+        started=head.tables.name(slot["started"].item()) if slot["started"] else "",
         requests=slot["requests"].item(),
         about=text_of(slot["about"]) if flags & REPORTED else "",
         late=_late(slot) if flags & REPORTED else (),

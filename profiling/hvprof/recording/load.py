@@ -139,7 +139,7 @@ def _with_last_signs(rank: RankRecording, path: Path) -> RankRecording:
     main = [slot for slot in current.slots if slot["thread"] == rank.pid]
     inside = [slot for slot in main if slot["flags"] & IN_CALL]
     last_s = max(signs_ns, default=0) / 1e9
-    operation = read_tables(path).names[int(inside[0]["operation"])] if inside else ""
+    operation = read_tables(path).name(inside[0]["operation"].item()) if inside else ""
     counted = not inside or operation in POLLS
     return replace(
         rank,

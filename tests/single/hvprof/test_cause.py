@@ -341,6 +341,9 @@ def test_ranks_that_did_not_finish_are_analyzed_alike() -> None:
     assert "at last the others waited for 8 s in barrier, and rank 2 was outside of MPI" in text
     assert "Horovod" not in text
     assert "hvprof.step" not in text
+    # It was killed before its first sign of life.
+    hung[2] = dataclasses.replace(hung[2], seen_unix_s=None)
+    assert "waited for 8 s in barrier" in verdict(Analysis(Recording(Path("a"), tuple(hung))))
 
 
 def test_an_aborted_job_blames_nobody_but_who_aborted() -> None:

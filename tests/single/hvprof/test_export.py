@@ -22,9 +22,8 @@ from hvd_ext.errors import HvdExtError, UsageError
 from hvprof import cli
 from hvprof.format.counters import read_counters
 from hvprof.live.metrics import METRICS
-from tests.single.hvprof.test_hang import put_current
 from tests.single.hvprof.test_watch import running
-from tests.support.hvprof.made_recordings import write_job
+from tests.support.hvprof.made_recordings import put_current, write_job
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = ROOT / "docs" / "guides" / "grafana" / "hvprof.json"

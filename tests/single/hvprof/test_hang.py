@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import time
@@ -11,25 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hvprof
 from hvd_ext.errors import UsageError
 from hvprof import cli
 from hvprof.format.current import read_current
 from hvprof.format.layout import (
-    COLLECTIVE_CALL,
     CURRENT,
-    CURRENT_MAGIC,
-    CURRENT_VERSION,
-    IN_CALL,
-    NO_PEER,
-    SLOT,
 )
+from hvprof.format.writer import write_rank
 from hvprof.live.cause import Cause
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import parse_ranks, read_standings
 from hvprof.live.stacks.c import frame_in, sleeps_in
 from hvprof.live.stacks.python import line_in, waits_for_worker
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
-from tests.support.hvprof.made_recordings import write_job
+from tests.support.hvprof.made_recordings import put_current, write_job
 
 BLOCKED_S = 41.0
 
@@ -257,21 +254,6 @@ def test_ranks_of_a_communicator(text: str, found: tuple[int, ...] | None) -> No
 # --- Files -----------------------------------------------------------------------------------
 
 
-def put_current(directory: Path, number: int, *, changes: int = 2) -> Path:
-    """The current calls of a rank that is in its seventh allreduce since 30 s."""
-    made = np.zeros(1, CURRENT)
-    made["magic"] = np.void(CURRENT_MAGIC)
-    made["version"] = CURRENT_VERSION
-    slot = np.zeros(1, SLOT)[0]
-    slot["changes"], slot["thread"], slot["operation"] = changes, 77, 2
-    slot["flags"], slot["peer"] = IN_CALL | COLLECTIVE_CALL, NO_PEER
-    slot["since_ns"] = time.monotonic_ns() - 30 * 10**9
-    made["slots"][0][0] = slot
-    path = directory / f"rank-{number:05d}.now"
-    path.write_bytes(made.tobytes())
-    return path
-
-
 @pytest.mark.parametrize(("name", "last"), [("allreduce", "allreduce"), ("comm_set_name", "")])
 def test_the_last_call_is_none_of_hvd_exts_own(tmp_path: Path, name: str, last: str) -> None:
     write_job(tmp_path, 2, name=name)
@@ -316,6 +298,18 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         read_standings(tmp_path)
     assert cli.main(["hang", str(directory)]) == 0
     assert capsys.readouterr().out.startswith("the job has ended: ranks 0 and 1 have ended MPI")
+
+
+def test_numbers_of_damaged_calls_are_read(tmp_path: Path) -> None:
+    for rank in hvprof.load(write_job(tmp_path, 2)).ranks:
+        write_rank(tmp_path, dataclasses.replace(rank, state="unfinished", end_unix_s=None))
+        path = put_current(tmp_path, rank.rank)
+        made = np.frombuffer(path.read_bytes(), CURRENT).copy()
+        made["slots"]["operation"] = made["slots"]["started"] = made["latest"] = 60_000
+        made["slots"]["communicator"], made["entered"] = 60_000, 9
+        made["slots"]["thread"] = rank.pid
+        path.write_bytes(made.tobytes())
+    assert len(read_standings(tmp_path)) == len(hvprof.load(tmp_path).ranks) == 2
 
 
 def test_a_job_of_4096_ranks_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

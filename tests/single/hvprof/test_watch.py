@@ -20,8 +20,7 @@ from hvprof.live.rates import Rates, rates
 from hvprof.live.snapshot import RankState, Snapshot, read_snapshot
 from hvprof.model import Step
 from hvprof.reporters.watch import Watched, render
-from tests.single.hvprof.test_hang import put_current
-from tests.support.hvprof.made_recordings import write_job
+from tests.support.hvprof.made_recordings import put_current, write_job
 
 INTERVAL_S = 4.0
 CLOCK_AT = HEADER.fields["clock"][1] if HEADER.fields else 0

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
+from hvprof.format.layout import (
+    COLLECTIVE_CALL,
+    CURRENT,
+    CURRENT_MAGIC,
+    CURRENT_VERSION,
+    IN_CALL,
+    NO_PEER,
+    SLOT,
+)
 from hvprof.format.writer import write_rank
 from hvprof.model import Cell, RankRecording, Region, RegistrationCache, Step
 
@@ -15,6 +25,21 @@ from hvprof.model import Cell, RankRecording, Region, RegistrationCache, Step
 MESSAGES = ((4096, 2), (65_536, 1), (700_000, 3), (8_388_608, 2), (25_165_824, 1), (50_000_000, 1))
 _BLOCKS = 32
 _START_UNIX_S = 1.7e9
+
+
+def put_current(directory: Path, number: int, *, changes: int = 2) -> Path:
+    """The current calls of a rank that is in its seventh allreduce since 30 s."""
+    made = np.zeros(1, CURRENT)
+    made["magic"] = np.void(CURRENT_MAGIC)
+    made["version"] = CURRENT_VERSION
+    slot = np.zeros(1, SLOT)[0]
+    slot["changes"], slot["thread"], slot["operation"] = changes, 77, 2
+    slot["flags"], slot["peer"] = IN_CALL | COLLECTIVE_CALL, NO_PEER
+    slot["since_ns"] = time.monotonic_ns() - 30 * 10**9
+    made["slots"][0][0] = slot
+    path = directory / f"rank-{number:05d}.now"
+    path.write_bytes(made.tobytes())
+    return path
 
 
 def write_job(

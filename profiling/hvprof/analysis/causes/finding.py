@@ -94,6 +94,8 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         condition = next(of_cores, None) or slow_cores(recording.ranks, late)
     outside = {one.rank: one.outside_s for one in times}
     others = [time_s for rank, time_s in outside.items() if rank not in late]
+    # The time of a rank that was killed before its first sign of life is not known.
+    slow = [time_s for rank, time_s in outside.items() if rank in late]
     shares = [100 * one.mpi_s / one.run_s for one in times]
     return Cause(
         kind=kind,
@@ -102,7 +104,7 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         mpi_s=sum(one.mpi_s for one in times) / len(times),
         low_percent=min(shares),
         high_percent=max(shares),
-        late_s=sum(outside[rank] for rank in late) / len(late) if late else 0.0,
+        late_s=sum(slow) / len(slow) if slow else 0.0,
         others_s=sum(others) / len(others) if others else 0.0,
         largest=costs[0],
         wait_s=sum(cost.wait_s for cost in costs),
