@@ -153,7 +153,7 @@ static int32_t peer_to_show(int peer, bool may_be_any)
 {
     if (may_be_any && peer == abi.any_source)
         return ANY_PEER;
-    return peer < 0 || peer >= here.ranks ? NO_PEER : world_rank(here.communicator, peer);
+    return world_rank(here.communicator, peer);
 }
 
 static bool is_coordination(const struct entering *call)
@@ -274,10 +274,18 @@ static void remember(MPI_Request request)
         .tag = here.call.tag};
 }
 
+/* The request has ended: its handle may be another's next. */
+static void forget_pending(MPI_Request request)
+{
+    struct pending *one = pending_of(request);
+    if (one->request == (uint64_t)request)
+        one->operation = 0;
+}
+
 /* A wait. It is shown as one for the first request that receives or is a collective, as these
  * depend on other ranks most, or else for the first that is known. */
 static void enter_wait(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                       int count, const MPI_Request *requests, bool for_all)
+                       int count, const MPI_Request *requests)
 {
     struct slot *slot = own_slot(into);
     const char(*names)[NAME_BYTES] = (const char(*)[NAME_BYTES])into->file->names;
@@ -295,8 +303,6 @@ static void enter_wait(struct recorder *into, struct operation *operation, uint6
             found = *one;
             sends = !strcmp(names[one->operation], "isend");
         }
-        if (for_all)
-            one->operation = 0; /* the handle may be another's next */
     }
     here.call = (struct slot){.flags = IN_CALL | found.flags, .since_ns = begin_ns,
                               .bytes = found.bytes, .number = found.number,

@@ -59,7 +59,7 @@ class Built:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
-    for program in ("known_traffic", "known_waits", "known_messages"):
+    for program in ("known_traffic", "known_waits", "known_messages", "known_requests"):
         compile_for(mpi, PROGRAMS / f"{program}.c", "-o", folder / program)
     return Built(mpi, folder)
 
@@ -296,6 +296,23 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
         assert rank.usage.threads >= 1
     assert two.usage is not None
     assert two.usage.cpu_s < two.end_unix_s - two.start_unix_s - 0.9 * before_send_s
+
+
+@pytest.mark.parametrize("built", LIBRARIES, indirect=True)
+def test_requests_are_not_mistaken_for_others(built: Built, tmp_path: Path) -> None:
+    built.record(tmp_path / "run", 2, "known_requests")
+    for rank in hvprof.load(tmp_path / "run").ranks:
+        started = 2 * 2 * 3000
+        assert totals(rank)["startall"] == (started, 16 * started)
+        found = {(p.direction, p.rank): p.messages for p in rank.partners}
+        half, single = started // 2, 200
+        other = 1 - rank.rank
+        assert found == {
+            ("to", other): half + single * rank.rank,
+            ("from", other): half + single * other,
+        }
+        # What is no message has no bytes.
+        assert not any(cell.ended for cell in rank.cells if cell.operation == "waitany")
 
 
 @pytest.mark.parametrize("by_session", [False, True])

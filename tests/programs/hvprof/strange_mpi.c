@@ -33,6 +33,7 @@ FUNCTION(Comm_group) FUNCTION(Comm_remote_group) FUNCTION(Comm_dup) FUNCTION(Com
 FUNCTION(Group_size) FUNCTION(Group_rank) FUNCTION(Group_translate_ranks) FUNCTION(Group_free) FUNCTION(Type_size)
 FUNCTION(Type_get_name) FUNCTION(Topo_test) FUNCTION(Cartdim_get) FUNCTION(Graph_neighbors_count)
 FUNCTION(Dist_graph_neighbors_count) FUNCTION(Allgather) FUNCTION(Send) FUNCTION(Recv)
+FUNCTION(Test_cancelled)
 WITHOUT_PROFILED(Init) WITHOUT_PROFILED(Finalize)
 
 int PMPI_Bcast(void *buffer, int count, void *type, int root, void *comm)

@@ -61,6 +61,7 @@ static void count_matched(struct recorder *into, struct operation *operation, ui
                           const MPI_Request *request)
 {
     struct message message = awaited.of[0];
+    forget_started(awaited.requests[0]);
     enum traffic traffic = traffic_on(message.communicator);
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .datatype = datatype_of(into, type).name,

@@ -14,7 +14,9 @@
 
 enum direction { NO_DIRECTION, TO, FROM };
 /* A library's requests lie at multiples of ALIGNED bytes, or are numbered. */
-enum { STARTED = 4096, ALIKE = 4, ALIGNED = 64, AWAITED = 64 };
+enum { STARTED = 65536, ALIKE = 4, ALIGNED = 64, AWAITED = 64 };
+/* Stands for a request where a thread is noting one. */
+enum { BEING_NOTED = 1 };
 
 /* What a request is: none of a message where the direction is NO_DIRECTION. */
 struct message {
@@ -53,7 +55,10 @@ static void note_started(MPI_Request request, struct message message)
         place = with_handle(alike, 0);
     if (!place)
         place = &alike[handle / ALIGNED % ALIKE];
-    place->handle = 0;
+    uint64_t before = place->handle;
+    if (before == BEING_NOTED ||
+        !atomic_compare_exchange_strong(&place->handle, &before, BEING_NOTED))
+        return;
     place->bytes = message.bytes;
     place->what = (uint64_t)message.direction | (uint64_t)message.communicator << 8 | peer << 16;
     place->handle = handle;
@@ -63,7 +68,7 @@ static struct message message_of(MPI_Request request)
 {
     uint64_t handle = (uint64_t)request;
     struct message none = {NO_DIRECTION, 0, NO_PEER, 0};
-    struct started *place = with_handle(alike_to(handle), handle);
+    struct started *place = handle ? with_handle(alike_to(handle), handle) : NULL;
     if (!place)
         return none;
     uint64_t what = place->what, bytes = place->bytes;
@@ -136,13 +141,13 @@ static void note_awaited(int count, const MPI_Request *requests)
     }
 }
 
-/* The awaited request has ended: MPI may reuse its handle for one that is not a message. */
-static void forget_awaited(int index)
+/* The request has ended: MPI may reuse its handle for one that is not a message. */
+static void forget_started(MPI_Request request)
 {
-    uint64_t handle = (uint64_t)awaited.requests[index];
+    uint64_t handle = (uint64_t)request;
     struct started *place = with_handle(alike_to(handle), handle);
     if (place)
-        place->handle = 0;
+        atomic_compare_exchange_strong(&place->handle, &handle, 0);
 }
 
 /* Requests that a wait found to have ended, and their payload. */

@@ -21,7 +21,8 @@ enum { OWN_ENTRIES = COMMUNICATORS - 24, COMM_SLOTS = 256 };
 static struct {
     MPI_Comm handle;
     uint64_t parent, group;
-    int *world_ranks; /* of whom its ranks are; NULL where it is not known */
+    int *world_ranks; /* of whom its ranks are */
+    int count;        /* how many are known */
     bool live, transport;
     _Atomic uint32_t sequence;
 } known[COMMUNICATORS];
@@ -69,8 +70,9 @@ static void write_ranks(const int *ranks, int count, char *text, size_t room)
 }
 
 /* A hash of the world ranks in a group that MPI wrote, which is freed; they are written to `text` and kept in
- * `world_ranks` too. */
-static uint64_t hash_group(handle *written, char *text, size_t room, int **world_ranks)
+ * `world_ranks` too. Returns how many in `known_ranks`. */
+static uint64_t hash_group(handle *written, char *text, size_t room, int **world_ranks,
+                           int *known_ranks)
 {
     MPI_Group group = handle_at(written, 0);
     handle world = mpi.session_world;
@@ -94,6 +96,7 @@ static uint64_t hash_group(handle *written, char *text, size_t room, int **world
     free(places);
     free(*world_ranks);
     *world_ranks = ranks;
+    *known_ranks = ranks && places ? count : 0;
     mpi.group_free(written);
     return hash;
 }
@@ -119,20 +122,20 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
     struct recording *file = into->file;
     struct communicator entry = {0};
     handle group = 0;
-    int inter = 0, *world_ranks = NULL;
+    int inter = 0, *world_ranks = NULL, count = 0;
     uint32_t end = file->communicators_end, same = 0;
     entry.size = ranks_of(comm);
     if (end >= OWN_ENTRIES)
         return shared_entry(into, entry.size);
     mpi.comm_rank(comm, &entry.rank);
     mpi.comm_group(comm, &group);
-    uint64_t hash = hash_group(&group, entry.ranks, sizeof entry.ranks, &world_ranks);
+    uint64_t hash = hash_group(&group, entry.ranks, sizeof entry.ranks, &world_ranks, &count);
     mpi.comm_test_inter(comm, &inter);
     if (inter) {
         char ignored[sizeof entry.ranks];
         mpi.comm_remote_group(comm, &group);
         /* The same from both sides. */
-        hash += hash_group(&group, ignored, sizeof ignored, &world_ranks);
+        hash += hash_group(&group, ignored, sizeof ignored, &world_ranks, &count);
     }
     for (uint32_t i = 1; i < end; i++)
         same += known[i].parent == parent && known[i].group == hash;
@@ -144,6 +147,7 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
     known[end].parent = parent;
     known[end].group = hash;
     known[end].world_ranks = world_ranks;
+    known[end].count = count;
     known[end].handle = comm;
     known[end].live = true;
     file->communicators_end = end + 1;
@@ -188,11 +192,10 @@ static int comm_entry(struct recorder *into, MPI_Comm comm)
 }
 
 /* The world rank of a communicator's rank (of the other group, between two groups); NO_PEER where
- * there is none or it is not known. */
+ * there is none or it is not known. The rank may be anything: a canceled receive has none. */
 static int world_rank(int entry, int rank)
 {
-    const int *ranks = known[entry].world_ranks;
-    return rank < 0 || !ranks ? NO_PEER : ranks[rank];
+    return rank < 0 || rank >= known[entry].count ? NO_PEER : known[entry].world_ranks[rank];
 }
 
 /* The entry of a communicator that was seen before, or 0: MPI is asked nothing. */

@@ -24,4 +24,5 @@
       (const void *, int, MPI_Datatype, void *, int, MPI_Datatype, MPI_Comm))                  \
     X(Send, send, (const void *, int, MPI_Datatype, int, int, MPI_Comm))                       \
     X(Recv, recv, (void *, int, MPI_Datatype, int, int, MPI_Comm, void *))                     \
+    X(Test_cancelled, test_cancelled, (const void *, int *))                                   \
     X(Get_library_version, get_library_version, (char *, int *))

@@ -83,6 +83,8 @@ static int64_t count_at(const struct calling *call, int position)
 /* A handle in an array, or one that MPI wrote. */
 static handle handle_in(const struct calling *call, enum thing thing, int position, int place)
 {
+    if (!address(call, position))
+        return 0; /* MPI's call says that it is invalid */
     return is_fortran(call) ? from_fortran(thing, integer_in(call, position, place))
                             : handle_at(address(call, position), (size_t)place);
 }

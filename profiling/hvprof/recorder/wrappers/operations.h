@@ -99,21 +99,21 @@ RECENT(Isendrecv_replace, isendrecv_replace, ISENDRECV_REPLACE, .request = 9, RE
 
 /* Calls that wait for requests: `from` is how many there are. */
 OPERATION(Wait, wait, WAIT, .arguments = 2, .request = 1, .status = 2,
-          .enter = enter_wait_for_all, .count = count_wait_for_one)
+          .enter = enter_wait_for_requests, .count = count_wait_for_one)
 OPERATION(Waitall, waitall, WAITALL, .arguments = 3, .from = 1, .request = 2,
-          .enter = enter_wait_for_all, .count = count_wait_for_all)
+          .enter = enter_wait_for_requests, .count = count_wait_for_all)
 OPERATION(Waitany, waitany, WAITANY, .arguments = 4, .from = 1, .request = 2, .status = 4,
-          .enter = enter_wait_for_any, .count = count_wait_for_any)
+          .enter = enter_wait_for_requests, .count = count_wait_for_any)
 OPERATION(Waitsome, waitsome, WAITSOME, .arguments = 5, .from = 1, .request = 2,
-          .enter = enter_wait_for_any, .count = count_wait_for_some)
+          .enter = enter_wait_for_requests, .count = count_wait_for_some)
 OPERATION(Test, test, TEST, .arguments = 3, .request = 1, .status = 3,
-          .enter = enter_wait_for_any, .count = count_test_of_one)
+          .enter = enter_wait_for_requests, .count = count_test_of_one)
 OPERATION(Testall, testall, TESTALL, .arguments = 4, .from = 1, .request = 2,
-          .enter = enter_wait_for_any, .count = count_test_of_all)
+          .enter = enter_wait_for_requests, .count = count_test_of_all)
 OPERATION(Testany, testany, TESTANY, .arguments = 5, .from = 1, .request = 2, .status = 5,
-          .enter = enter_wait_for_any, .count = count_test_of_any)
+          .enter = enter_wait_for_requests, .count = count_test_of_any)
 OPERATION(Testsome, testsome, TESTSOME, .arguments = 5, .from = 1, .request = 2,
-          .enter = enter_wait_for_any, .count = count_test_of_some)
+          .enter = enter_wait_for_requests, .count = count_test_of_some)
 OPERATION(Start, start, START, .arguments = 1, .request = 1, .enter = enter_plainly,
           .count = count_start)
 OPERATION(Startall, startall, STARTALL, .arguments = 2, .from = 1, .request = 2,

@@ -121,7 +121,8 @@ PLAIN(Unpack_external, unpack_external, UNPACK_EXTERNAL)
 PLAIN(Reduce_local, reduce_local, REDUCE_LOCAL)
 
 PLAIN(Cancel, cancel, CANCEL)
-PLAIN(Request_free, request_free, REQUEST_FREE)
+OPERATION(Request_free, request_free, REQUEST_FREE, .enter = enter_end_of_request,
+          .count = count_plainly)
 PLAIN(Request_get_status, request_get_status, REQUEST_GET_STATUS)
 RECENTLY(Request_get_status_all, request_get_status_all, REQUEST_GET_STATUS_ALL)
 RECENTLY(Request_get_status_any, request_get_status_any, REQUEST_GET_STATUS_ANY)

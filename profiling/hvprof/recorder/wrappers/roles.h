@@ -87,7 +87,7 @@ static void enter_change_of_type(struct calling *call)
     enter_plainly(call);
 }
 
-static void enter_waiting(struct calling *call, bool for_all)
+static void enter_wait_for_requests(struct calling *call)
 {
     static _Thread_local MPI_Request requests[AWAITED];
     const struct operation *operation = call->operation;
@@ -97,17 +97,19 @@ static void enter_waiting(struct calling *call, bool for_all)
     if (operation->status)
         see_status(call);
     note_awaited(count, requests);
-    enter_wait(call->into, call->operation, shown_since(call), count, requests, for_all);
+    enter_wait(call->into, call->operation, shown_since(call), count, requests);
 }
 
-static void enter_wait_for_all(struct calling *call)
+static void forget_request(MPI_Request request)
 {
-    enter_waiting(call, true);
+    forget_started(request);
+    forget_pending(request);
 }
 
-static void enter_wait_for_any(struct calling *call)
+static void enter_end_of_request(struct calling *call)
 {
-    enter_waiting(call, false);
+    forget_request(handle_in(call, REQUEST, 1, 0)); /* its handle may be another's next */
+    enter_plainly(call);
 }
 
 static void enter_receive_of_matched(struct calling *call)
@@ -198,7 +200,16 @@ static void forget_ended(struct calling *call)
         return;
     for (int i = 0; i < awaited.count; i++)
         if (handle_in(call, REQUEST, call->operation->request, i) != awaited.requests[i])
-            forget_awaited(i);
+            forget_request(awaited.requests[i]);
+}
+
+/* The rank that an awaited message came from; a canceled receive has none. */
+static int source_awaited(const struct calling *call)
+{
+    int rank = source(call), canceled = 0;
+    if (rank >= 0)
+        mpi.test_cancelled(address(call, call->operation->status), &canceled);
+    return canceled ? NO_PEER : rank;
 }
 
 static void count_waited(struct calling *call, int index, int from)
@@ -228,7 +239,7 @@ static void count_synchronization(struct calling *call)
 /* (request, status) */
 static void count_wait_for_one(struct calling *call)
 {
-    count_waited(call, 0, source(call));
+    count_waited(call, 0, source_awaited(call));
 }
 
 /* (count, requests, statuses) */
@@ -241,7 +252,7 @@ static void count_wait_for_all(struct calling *call)
 static void count_wait_for_any(struct calling *call)
 {
     int index = index_in(call, 3, 0);
-    count_waited(call, index < 0 ? NONE_AWAITED : index, index < 0 ? NO_PEER : source(call));
+    count_waited(call, index < 0 ? NONE_AWAITED : index, index < 0 ? NO_PEER : source_awaited(call));
 }
 
 /* A test that follows one that failed continues its wait: it counts from the end of that one,
@@ -274,7 +285,7 @@ static void count_test(struct calling *call, bool done, int index, int from)
 static void count_test_of_one(struct calling *call)
 {
     bool done = integer_in(call, 2, 0);
-    count_test(call, done, 0, done ? source(call) : NO_PEER);
+    count_test(call, done, 0, done ? source_awaited(call) : NO_PEER);
 }
 
 /* (count, requests, flag, statuses) */
@@ -287,7 +298,7 @@ static void count_test_of_all(struct calling *call)
 static void count_test_of_any(struct calling *call)
 {
     int index = integer_in(call, 4, 0) ? index_in(call, 3, 0) : -1;
-    count_test(call, index >= 0, index, index < 0 ? NO_PEER : source(call));
+    count_test(call, index >= 0, index, index < 0 ? NO_PEER : source_awaited(call));
 }
 
 /* (count, requests, completed, indices, statuses) */
