@@ -58,6 +58,9 @@ encode_block(const float *x, float scale_of_x, float *residual, uint64_t n, char
         }
     } else {
         const float inverse = 127.0f / largest;
+        /* A scale that was rounded up may make the largest of all floats infinite. */
+        if (bits_of_float(127.0f * scale) >= INFINITE)
+            scale = float_from_bits(bits_of_float(scale) - 1);
         for (uint64_t i = 0; i < n; i++) {
             const float rounded = (sum[i] * inverse + ROUNDER) - ROUNDER;
             whole[i] = (int8_t)(int32_t)rounded;

@@ -71,6 +71,15 @@ def test_what_is_too_small_to_scale_is_kept(value):
     np.testing.assert_array_equal(residual, x)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, BLOCK + 1])
+def test_the_largest_numbers_stay_finite(count):
+    most = np.finfo(np.float32).max
+    x = np.resize(np.array([most, -most, 1e-45, 0], np.float32), count)
+    residual = np.zeros_like(x)
+    assert np.isfinite(send(x, INT8, residual)).all()
+    assert np.isfinite(residual).all()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_block_that_is_not_finite_arrives_as_nan_and_keeps_what_it_had(value):
     x = numbers(3 * BLOCK)
