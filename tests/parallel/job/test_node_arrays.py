@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 def proportional_bytes() -> int:
-    """What this process has of its node's memory; a page that n share counts 1/n."""
+    """What this process has of its node's memory; a page that n share counts 1/n.
+
+    Pages of files do not count: other processes share those of libraries, and when these end, the
+    shares of this one grow.
+    """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    kinds = ("Pss_Anon:", "Pss_Shmem:")
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
 def item(number: int) -> tuple[np.ndarray, np.ndarray]:
