@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
@@ -62,15 +62,16 @@ def rendezvous(
                 f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
                 "rank and world_size with init_method='mpi://'"
             )
-    limit_s = shorter_limit(timeout.total_seconds())[0]
-    hosts = monitored_allgather(world, socket.gethostname(), limit_s, "init_process_group()")
+    limit_s, setting = shorter_limit(timeout.total_seconds())
+    occasion = "init_process_group()"
+    hosts = monitored_allgather(world, socket.gethostname(), limit_s, occasion, setting=setting)
     # A machine need not know its own name.
     place = _LOOPBACK if len(set(hosts)) == 1 else hosts[0]
     store: Any = None
     if world.rank == 0:
         store = _serve(place, world.size, timeout)
     port = 0 if store is None else store.port
-    port = monitored_allgather(world, port, limit_s, "init_process_group()")[0]
+    port = monitored_allgather(world, port, limit_s, occasion, hosts, setting=setting)[0]
     if store is None:
         store = TCPStore(place, port, world.size, False, timeout)
     yield store, world.rank, world.size
@@ -101,7 +102,7 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
         tuple(dist.get_process_group_ranks(group)),
         *(dist.get_rank(), dist.get_world_size()),
         occasion="hvd_ext.c10d.attach()",
-        timeout_s=limit_of(group)[0],
+        limit=limit_of(group),
         store=store_of(group),
     )
 
@@ -118,7 +119,12 @@ def shorter_limit(of_group_s: float) -> tuple[float, str]:
 
 
 def topology_among(
-    ranks: tuple[int, ...], rank: int, size: int, occasion: str, timeout_s: float, store: Any
+    ranks: tuple[int, ...],
+    rank: int,
+    size: int,
+    occasion: str,
+    limit: tuple[float, str],
+    store: Any,
 ) -> Topology:
     """Find the nodes of some ranks; collective over them.
 
@@ -127,7 +133,7 @@ def topology_among(
         rank: global number of this rank.
         size: number of all ranks.
         occasion: what the ranks are about to do, for errors.
-        timeout_s: how long to wait for them.
+        limit: how long to wait for them, and the setting of that time.
         store: the group's store, for ranks that MPI did not start.
 
     Raises:
@@ -137,15 +143,15 @@ def topology_among(
     watch()
     world = without_mpi.mpi_world(size)
     if world is None:
-        return without_mpi.discover(store, ranks, rank, occasion, timeout_s)
+        return without_mpi.discover(store, ranks, rank, occasion, limit)
     if error := ends_after():
         raise UsageError(
             f"{occasion}: ranks that MPI started cannot continue without one of them, as those of "
             f"torchrun can: {error}"
         )
-    members = _members(world, ranks, rank, occasion, timeout_s, store)
+    members = _members(world, ranks, rank, occasion, limit, store)
     if (members, ranks) not in _topologies:
-        _topologies[members, ranks] = _discover(world, members, ranks, occasion, timeout_s)
+        _topologies[members, ranks] = _discover(world, members, ranks, occasion, limit)
     return _topologies[members, ranks]
 
 
@@ -154,20 +160,33 @@ def _members(
     ranks: tuple[int, ...],
     rank: int,
     occasion: str,
-    timeout_s: float,
+    limit: tuple[float, str],
     store: Any,
 ) -> tuple[int, ...]:
     """MPI's numbers of a group's ranks, in the group's order; collective over it."""
     if len(ranks) == world.size:  # all of MPI's ranks, which can meet without a store
-        numbers = monitored_allgather(world, rank, timeout_s, occasion)
+        numbers = monitored_allgather(
+            world, rank, limit[0], occasion, _known_hosts(world.size), setting=limit[1]
+        )
         if sorted(numbers) != sorted(ranks):
             raise UsageError(
                 f"{occasion}: the ranks call themselves {numbers}, and should be {sorted(ranks)}: "
                 "give each process its own rank, or use init_method='mpi://'"
             )
         return tuple(numbers.index(number) for number in ranks)
-    comm: Any = StoreComm(store, "hvd_ext/members", ranks.index(rank), len(ranks), timeout_s)
-    return tuple(monitored_allgather(comm, world.rank, timeout_s, occasion, ranks=ranks))
+    comm: Any = StoreComm(store, "hvd_ext/members", ranks.index(rank), len(ranks), limit[0])
+    found = monitored_allgather(comm, world.rank, limit[0], occasion, ranks=ranks, setting=limit[1])
+    return tuple(found)
+
+
+def _known_hosts(size: int) -> Mapping[int, str]:
+    """Return the hosts of all ranks by MPI's numbers, once a group of all has found them."""
+    of_all = (
+        dict(zip(members, topology.hosts, strict=True))
+        for (members, _), topology in _topologies.items()
+        if len(members) == size
+    )
+    return next(of_all, {})
 
 
 def _discover(
@@ -175,13 +194,15 @@ def _discover(
     members: tuple[int, ...],
     ranks: tuple[int, ...],
     occasion: str,
-    timeout_s: float,
+    limit: tuple[float, str],
 ) -> Topology:
     part: Any = _Part(world, members)
     # MPI's own collectives, which follow, would hang.
-    monitored_allgather(part, None, timeout_s, occasion, ranks=ranks)
+    known = _known_hosts(world.size)
+    hosts = {rank: known[member] for rank, member in zip(ranks, members, strict=True) if known}
+    monitored_allgather(part, None, limit[0], occasion, hosts, ranks, limit[1])
     comm = world.Create_group(world.group.Incl(members))
-    topology = discover(comm, timeout_s, ranks)
+    topology = discover(comm, limit[0], ranks)
     comm.Free()
     return topology
 

@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -56,7 +56,7 @@ def by_mpi(topology: Topology) -> bool:
 
 
 def discover(
-    store: Any, ranks: tuple[int, ...], rank: int, occasion: str, timeout_s: float
+    store: Any, ranks: tuple[int, ...], rank: int, occasion: str, limit: tuple[float, str]
 ) -> Topology:
     """Make the topology of ranks that share a node; collective over them.
 
@@ -65,30 +65,31 @@ def discover(
         ranks: global numbers of the group's ranks.
         rank: global number of this rank.
         occasion: what the ranks are about to do, for errors.
-        timeout_s: how long to wait for them.
+        limit: how long to wait for them, and the setting of that time.
 
     Raises:
         UsageError: they are on several nodes.
         StallError: ranks did not reach this in time; names them.
     """
     own = ranks.index(rank)
-    name = _meet(store, ranks, own, occasion, timeout_s)
-    comm = StoreComm(store, name, own, len(ranks), timeout_s)
+    name = _meet(store, ranks, own, occasion, limit)
+    comm: Any = StoreComm(store, name, own, len(ranks), limit[0])
     mine = (socket.gethostname(), _boot())
-    places = monitored_allgather(cast("MPI.Comm", comm), mine, timeout_s, occasion, ranks=ranks)
+    places = monitored_allgather(comm, mine, limit[0], occasion, ranks=ranks, setting=limit[1])
     nodes = sorted(set(places))
     if len(nodes) > 1:
         raise UsageError(
             f"{occasion}: the ranks are on {len(nodes)} nodes, and MPI did not start them: between "
             "nodes hvd_ext needs MPI, so start the script with mpirun, srun or hvd-launch run"
         )
-    alone = StoreComm(store, f"{name}/{own}", 0, 1, timeout_s)
-    world, cross = cast("MPI.Comm", comm), cast("MPI.Comm", alone)
+    alone: Any = StoreComm(store, f"{name}/{own}", 0, 1, limit[0])
     hosts = tuple(host for host, _ in places)
-    return Topology(world, world, cross, hosts, homogeneous=True, ranks=ranks)
+    return Topology(comm, comm, alone, hosts, homogeneous=True, ranks=ranks)
 
 
-def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s: float) -> str:
+def _meet(
+    store: Any, ranks: tuple[int, ...], own: int, occasion: str, limit: tuple[float, str]
+) -> str:
     """Agree on a name that only this call has; collective.
 
     The store may still have the keys of an earlier group, or of ranks that torchrun has restarted.
@@ -115,8 +116,8 @@ def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s
         missing[:] = [rank for rank, said in zip(ranks, read, strict=True) if word not in said]
         return all(said == written for said in read)
 
-    if not until(all_met, timeout_s, most_sleep_s=MOST_SLEEP_S):
-        raise StallReport(missing, occasion, timeout_s).error()
+    if not until(all_met, limit[0], most_sleep_s=MOST_SLEEP_S):
+        raise StallReport(missing, occasion, limit[0], setting=limit[1]).error()
     return f"hvd_ext/{hashlib.blake2b('/'.join(written).encode(), digest_size=8).hexdigest()}"
 
 

@@ -58,15 +58,15 @@ def create(options: Any, backend_options: object = None) -> Group:
     """
     rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)
     timeout_s = options.timeout.total_seconds()
-    met_within_s, setting = shorter_limit(timeout_s)
+    limit = shorter_limit(timeout_s)
     if ranks:
         size, occasion = dist.get_world_size(), "new_group()"
     else:
         size, occasion = options.group_size, "init_process_group()"
         ranks = tuple(range(size))
-    topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
+    topology = topology_among(ranks, ranks[rank], size, occasion, limit, options.store)
     # MPI's own collectives, which follow, would hang.
-    topology.allgather(None, met_within_s, occasion, setting)
+    topology.allgather(None, limit[0], occasion, limit[1])
     # With some versions of torch, its collectives do not pass the dispatcher.
     begin_without_mpi(ranks[rank], size, NAME)
     carrier = _carrier(topology, timeout_s)

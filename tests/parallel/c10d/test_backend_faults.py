@@ -17,7 +17,11 @@ import pytest
         ),
         pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param(
-            *("group", "rank 2 ({host}) did not reach new_group() within 3 s"),
+            *(
+                "group",
+                "rank 2 ({host}) did not reach new_group() within 3 s: look for its last lines "
+                "above; if it was only slow, raise the timeout of the process group",
+            ),
             marks=pytest.mark.long,
         ),
         pytest.param("raise", "ValueError: loss is NaN", marks=pytest.mark.long),
