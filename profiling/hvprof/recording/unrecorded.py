@@ -31,7 +31,8 @@ _ELF, _INTERPRETER = b"\x7fELF", 3
 _MPI_NAMES = (b"MPI_Init", b"mpi_init_", b"mpi_init_f08_")
 _PRELOAD = (
     "the recorder was not loaded: LD_PRELOAD is lost by sudo, ssh, containers and"
-    " srun --export=NONE; set what `hvprof env` prints on all ranks"
+    " srun --export=NONE; set what `hvprof env` prints on all ranks. If the recorder could not"
+    " write its file, its line is above"
 )
 
 
