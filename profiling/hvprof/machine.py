@@ -46,7 +46,9 @@ class Machine:
         periods, throttled: periods of its control group's CPU quota, and periods in which the quota
             ran out.
         quota_cores: the quota; 0: none.
-        trials, trials_s: how often, and for how long in all, it did the same small piece of work.
+        trials: how often it did the same small piece of work.
+        tried_s: the time for which these trials stand: each for that since the one before.
+        trials_s2: the product of this time and the trial's own, summed over the trials.
     """
 
     looks: int
@@ -55,7 +57,8 @@ class Machine:
     throttled: int = 0
     quota_cores: float = 0.0
     trials: int = 0
-    trials_s: float = 0.0
+    tried_s: float = 0.0
+    trials_s2: float = 0.0
 
     @property
     def clock_ghz(self) -> float:
@@ -65,7 +68,7 @@ class Machine:
     @property
     def trial_s(self) -> float:
         """The mean time of that work; 0 if it was done too seldom."""
-        return self.trials_s / self.trials if self.trials >= _LEAST_TRIALS else 0.0
+        return self.trials_s2 / self.tried_s if self.trials >= _LEAST_TRIALS else 0.0
 
     def since(self, before: Machine) -> Machine:
         """The same since `before`."""
@@ -76,7 +79,8 @@ class Machine:
             periods=self.periods - before.periods,
             throttled=self.throttled - before.throttled,
             trials=self.trials - before.trials,
-            trials_s=self.trials_s - before.trials_s,
+            tried_s=self.tried_s - before.tried_s,
+            trials_s2=self.trials_s2 - before.trials_s2,
         )
 
 

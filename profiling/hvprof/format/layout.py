@@ -44,7 +44,8 @@ MACHINE = np.dtype(
         ("periods", "<u4"),
         ("throttled", "<u4"),
         ("quota_millicores", "<u4"),
-        ("trials_ns", "<u8"),
+        ("tried_ns", "<u8"),
+        ("trials_ns2", "<u8"),
         ("trials", "<u4"),
         ("unused", "<u4"),
     ]
@@ -82,7 +83,7 @@ HEADER = np.dtype(
         ("yields", "<u4"),
         ("usage", USAGE),
         ("machine", MACHINE),
-        ("reserved", "V32"),
+        ("reserved", "V24"),
     ]
 )
 COMMUNICATOR = np.dtype(

@@ -30,5 +30,6 @@ def machine_of(row: Any) -> Machine | None:
         throttled=row["throttled"].item(),
         quota_cores=row["quota_millicores"].item() / 1e3,
         trials=row["trials"].item(),
-        trials_s=row["trials_ns"].item() / 1e9,
+        tried_s=row["tried_ns"].item() / 1e9,
+        trials_s2=row["trials_ns2"].item() / 1e18,
     )

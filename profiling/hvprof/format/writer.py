@@ -83,7 +83,8 @@ def encode_rank(rank: RankRecording) -> bytes:
         found = rank.machine
         header["machine"]["mhz_sum"] = round(found.ghz_sum * 1e3)
         header["machine"]["quota_millicores"] = round(found.quota_cores * 1e3)
-        header["machine"]["trials_ns"] = _ns(found.trials_s)
+        header["machine"]["tried_ns"] = _ns(found.tried_s)
+        header["machine"]["trials_ns2"] = round(found.trials_s2 * 1e18)
         for name in ("looks", "periods", "throttled", "trials"):
             header["machine"][name] = getattr(found, name)
     if rank.registration_cache:

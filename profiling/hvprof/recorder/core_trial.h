@@ -7,7 +7,7 @@
 #include "kernel.h"
 
 enum { TRIAL_ROUNDS = 300, TRIAL_TRIES = 3, TRIAL_WORDS = 256 };
-#define TRIAL_EVERY_NS UINT64_C(20000000)
+#define TRIAL_EVERY_NS UINT64_C(5000000)
 
 /* Chains of several kinds that do not wait for each other: they keep the units of a core busy that
  * hyperthreads share. */
@@ -48,7 +48,10 @@ static void try_core(uint64_t now_ns)
         took_ns[i] = clock_ns(CLOCK_MONOTONIC) - begin_ns;
     }
     struct machine *machine = &into->file->machine;
-    atomic_fetch_add_explicit(&machine->trials_ns, middle_of(took_ns), memory_order_relaxed);
+    uint64_t since_ns = last ? now_ns - last : 0;
+    atomic_fetch_add_explicit(&machine->tried_ns, since_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&machine->trials_ns2, middle_of(took_ns) * since_ns,
+                              memory_order_relaxed);
     atomic_fetch_add_explicit(&machine->trials, 1, memory_order_relaxed);
 }
 

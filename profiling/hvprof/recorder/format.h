@@ -51,14 +51,16 @@ struct run_usage {
 };
 
 /* The machine: its clock is read every two seconds, the CPU quota at every beat, and its core is
- * tried after calls, every 20 ms at most. */
+ * tried after calls, every 5 ms at most. */
 struct machine {
     uint64_t mhz_sum; /* of the clock of its first thread's core, over all looks */
     uint32_t looks;
     /* Periods of the control group's CPU quota, and those in which the quota ran out. */
     uint32_t periods, throttled;
     uint32_t quota_millicores; /* 0: no quota */
-    _Atomic uint64_t trials_ns; /* of all trials; each is the same work */
+    /* Each trial is the same work, and stands for the time since the one before: that time, and
+     * the sum of its product with the trial's. */
+    _Atomic uint64_t tried_ns, trials_ns2;
     _Atomic uint32_t trials;
     uint32_t unused;
 };
@@ -106,7 +108,7 @@ struct recording {
     uint32_t yields;
     struct run_usage usage;
     struct machine machine;
-    char reserved[32];
+    char reserved[24];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];

@@ -168,7 +168,7 @@ def test_a_quota_that_holds_a_rank_back_is_named(tmp_path: Path) -> None:
         assert rank.machine
         assert 0.3 < rank.machine.clock_ghz < 10
         assert rank.machine.trials > 0
-        assert rank.machine.trials_s > 0
+        assert rank.machine.tried_s > 0
     titles = [one.title for one in Analysis(recording).advice]
     assert any(title.startswith("Raise the CPU quota of") for title in titles)
 

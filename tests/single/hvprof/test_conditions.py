@@ -153,7 +153,9 @@ def test_a_clock_that_is_held_down_is_named() -> None:
 
 def on_cores(*trial_us: float) -> list[Rank]:
     return [
-        Rank(number, f"node{number // 2}", machine(trials=100, trials_s=100e-6 * took_us))
+        Rank(
+            number, f"node{number // 2}", machine(trials=100, tried_s=5.0, trials_s2=5e-6 * took_us)
+        )
         for number, took_us in enumerate(trial_us)
     ]
 
@@ -173,9 +175,13 @@ def test_cores_that_take_longer_for_the_same_work_are_named() -> None:
 
 def test_cores_that_differ_little_or_are_unknown_are_not_named() -> None:
     assert conditions(on_cores(0.7, 0.7, 0.7, 0.8), [], TIME_S) == []
-    few = machine(trials=19, trials_s=1.0)
+    few = machine(trials=19, tried_s=1.0, trials_s2=1.0)
     assert (
-        conditions([Rank(0, "a", machine(trials=100, trials_s=1e-4)), Rank(1, "a", few)], [], 9)
+        conditions(
+            [Rank(0, "a", machine(trials=100, tried_s=1.0, trials_s2=1e-6)), Rank(1, "a", few)],
+            [],
+            9,
+        )
         == []
     )
     assert conditions([*on_cores(0.7, 0.7), Rank(2, "b", None)], [], TIME_S) == []
@@ -183,8 +189,8 @@ def test_cores_that_differ_little_or_are_unknown_are_not_named() -> None:
 
 
 def test_a_slow_clock_says_why_a_core_is_slow() -> None:
-    slow = machine(ghz_sum=7.0, trials=100, trials_s=2e-4)
-    ranks = [Rank(0, "a", machine(trials=100, trials_s=1e-4)), Rank(1, "b", slow)]
+    slow = machine(ghz_sum=7.0, trials=100, tried_s=1.0, trials_s2=2e-6)
+    ranks = [Rank(0, "a", machine(trials=100, tried_s=1.0, trials_s2=1e-6)), Rank(1, "b", slow)]
     assert only(ranks, []).kind == "clock"
 
 
@@ -200,10 +206,10 @@ def test_a_slow_rank_has_its_reason_from_its_machine() -> None:
 
 
 def test_looks_and_flows_are_counted_between_two_readings() -> None:
-    now = machine(looks=8, ghz_sum=22.0, periods=120, throttled=40, trials=90, trials_s=3.0)
-    before = machine(periods=100, throttled=30, trials=50, trials_s=1.0)
+    now = machine(looks=8, ghz_sum=22.0, periods=120, throttled=40, trials=90, tried_s=9.0)
+    before = machine(periods=100, throttled=30, trials=50, tried_s=5.0)
     assert now.since(before) == machine(
-        looks=3, ghz_sum=7.0, periods=20, throttled=10, trials=40, trials_s=2.0
+        looks=3, ghz_sum=7.0, periods=20, throttled=10, trials=40, tried_s=4.0
     )
     assert now.since(machine()).clock_ghz == pytest.approx(7 / 3)
 

@@ -43,8 +43,9 @@ _TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
-# The least factor by which a core is slower than another.
-_SLOWER = 1.03
+# The least factor by which a core is slower than another, and the share of a rank's lateness that
+# it must explain: whatever slows a core does not slow all work alike.
+_SLOWER, _MOSTLY = 1.03, 0.6
 # A rank in these calls waits only for the root.
 _FROM_A_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _FILE_BYTES = 4e6
@@ -135,17 +136,14 @@ def _late_without(
 def _slower_by_cores(
     recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]
 ) -> bool:
-    """Whether ranks are late by no more than their cores are slower.
-
-    A core that shares its units with another hyperthread slows the trials' work at least as much
-    as a program's.
-    """
+    """Whether ranks are late mostly because their cores are slower."""
     own_s = {True: 0.0, False: 0.0}
     for one in times:
         own_s[one.rank in late] += one.own_s
     others = len(times) - len(late)
     longer = own_s[True] / len(late) / max(own_s[False] / others, 1e-9) if others else 0.0
-    return trial_ratio(recording.ranks, late) >= max(longer, _SLOWER)
+    slower = trial_ratio(recording.ranks, late)
+    return slower >= _SLOWER and slower - 1 >= _MOSTLY * (longer - 1)
 
 
 def in_background(recording: Recording) -> bool:
