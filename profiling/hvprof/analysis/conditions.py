@@ -15,7 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, median_low
+from statistics import fmean, median
 from typing import NamedTuple, Protocol
 
 from hvd_ext.units import format_bytes, plural
@@ -33,11 +33,12 @@ _SEGMENT_BYTES, _LOST_SHARE, _MOST = 1448, 0.01, 0.8
 # host's; less than that may be due to the number of busy cores.
 _HELD_BACK, _SLOW_CLOCK = 0.1, 0.7
 _LEAST_PERIODS, _LEAST_LOOKS = 10, 2
-# A core is slow if it takes longer for the same work by this factor.
-_SLOW_CORE = 1.2
+# The least factor by which a core is slower than another, and the share of a rank's lateness that
+# it must explain: whatever slows a core does not slow all work alike.
+_SLOW_CORE, _MOSTLY = 1.03, 0.6
 
 
-class Placed(Protocol):
+class OnCore(Protocol):
     """A rank, its host, and its machine's counters."""
 
     @property
@@ -49,12 +50,16 @@ class Placed(Protocol):
         """Its host's name."""
 
     @property
-    def queued_s(self) -> float:
-        """Return how long it waited for a core in that time; 0 if unknown."""
-
-    @property
     def machine(self) -> Machine | None:
         """Return it for a whole run, or between two readings; None if unknown."""
+
+
+class Placed(OnCore, Protocol):
+    """The same, and its wait for a core."""
+
+    @property
+    def queued_s(self) -> float:
+        """Return how long it waited for a core in that time; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,6 @@ def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) ->
         time_s: time of these counters.
     """
     found = [*_links(ranks, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
-    slow = _on_slow_cores(ranks)
-    # Half of the ranks at most are slower than the median.
-    if slow and trial_ratio(ranks, slow) and not any(one.kind == "clock" for one in found):
-        found.append(slow_cores(ranks, slow))
     return sorted(found, key=lambda one: -one.share)
 
 
@@ -274,26 +275,24 @@ def _clocks(ranks: Sequence[Placed]) -> Iterator[Condition]:
             )
 
 
-def _on_slow_cores(ranks: Sequence[Placed]) -> list[int]:
-    trials_s = [one.machine.trial_s if one.machine else 0.0 for one in ranks]
-    slow_s = _SLOW_CORE * median_low(trials_s) if trials_s else 0.0
-    return [one.rank for one, trial_s in zip(ranks, trials_s, strict=True) if trial_s > slow_s]
+def slow_cores(ranks: Sequence[OnCore], late: Collection[int], longer: float) -> Condition | None:
+    """Return the condition that makes ranks late; None if their cores explain less than most of it.
 
-
-def trial_ratio(ranks: Sequence[Placed], late: Collection[int]) -> float:
-    """Return how much longer the cores of some ranks take for the same work; 0 if unknown."""
-    trials_s: tuple[list[float], list[float]] = [], []
-    for one in ranks:
-        trials_s[one.rank in late].append(one.machine.trial_s if one.machine else 0.0)
-    others_s, late_s = trials_s
-    known = others_s and late_s and min(*others_s, *late_s) > 0
-    return fmean(late_s) / fmean(others_s) if known else 0.0
-
-
-def slow_cores(ranks: Sequence[Placed], late: Collection[int]) -> Condition:
-    """Return the condition of ranks whose cores are slower than those of the others."""
+    Args:
+        ranks: ranks of the job.
+        late: numbers of those that are late.
+        longer: factor by which they take longer than the others.
+    """
     here = [one for one in ranks if one.rank in late]
-    ratio = trial_ratio(ranks, late)
+    others = [one for one in ranks if one.rank not in late]
+    trials_s, of_others_s = (
+        [one.machine.trial_s if one.machine else 0.0 for one in some] for some in (here, others)
+    )
+    if not (here and others and min(*trials_s, *of_others_s) > 0):
+        return None
+    ratio = fmean(trials_s) / fmean(of_others_s)
+    if ratio < _SLOW_CORE or ratio - 1 < _MOSTLY * (longer - 1):
+        return None
     hosts = tuple(dict.fromkeys(one.host for one in here))
     takes = "takes" if len(here) == 1 else "take"
     return Condition(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hvprof.analysis.conditions import Condition, conditions
+from hvprof.analysis.conditions import Condition, conditions, slow_cores
 from hvprof.analysis.waiting.slowness import Pace, reason
 from hvprof.format.connections import Connection, flows_between
 from hvprof.machine import Flow, Machine
@@ -160,38 +160,46 @@ def on_cores(*trial_us: float) -> list[Rank]:
     ]
 
 
-def test_cores_that_take_longer_for_the_same_work_are_named() -> None:
-    found = only(on_cores(0.7, 0.7, 0.7, 0.91), [])
+def test_cores_that_explain_that_ranks_take_longer_are_named() -> None:
+    found = slow_cores(on_cores(0.7, 0.7, 0.7, 0.91), [3], 1.5)
+    assert found is not None
     assert (found.kind, found.hosts, found.ranks) == ("core", ("node1",), (3,))
     assert found.what == (
         "the core of rank 3 on node1 takes 30 % longer than the others' for the same work"
     )
     assert found.share == pytest.approx(1 - 1 / 1.3)
-    assert only(on_cores(0.7, 0.7, 0.91, 0.91), []).ranks == (2, 3)
-    assert (
-        "the cores of ranks 2 and 3 on node1 take 30 %" in only(on_cores(1, 1, 1.3, 1.3), []).what
-    )
+    both = slow_cores(on_cores(1, 1, 1.3, 1.3), [2, 3], 1.2)
+    assert both is not None
+    assert "the cores of ranks 2 and 3 on node1 take 30 %" in both.what
 
 
-def test_cores_that_differ_little_or_are_unknown_are_not_named() -> None:
-    assert conditions(on_cores(0.7, 0.7, 0.7, 0.8), [], TIME_S) == []
-    few = machine(trials=19, tried_s=1.0, trials_s2=1.0)
-    assert (
-        conditions(
-            [Rank(0, "a", machine(trials=100, tried_s=1.0, trials_s2=1e-6)), Rank(1, "a", few)],
-            [],
-            9,
-        )
-        == []
-    )
-    assert conditions([*on_cores(0.7, 0.7), Rank(2, "b", None)], [], TIME_S) == []
-    assert conditions([*on_cores(0.7, 2.0), Rank(2, "b", None)], [], TIME_S) == []
+FEW = machine(trials=19, tried_s=1.0, trials_s2=1e-6)
 
 
-def test_a_slow_clock_says_why_a_core_is_slow() -> None:
-    slow = machine(ghz_sum=7.0, trials=100, tried_s=1.0, trials_s2=2e-6)
-    ranks = [Rank(0, "a", machine(trials=100, tried_s=1.0, trials_s2=1e-6)), Rank(1, "b", slow)]
-    assert only(ranks, []).kind == "clock"
+@pytest.mark.parametrize(
+    ("ranks", "longer"),
+    [
+        (on_cores(0.7, 0.7, 0.7, 0.91), 1.51),  # explains less than six tenths of it
+        (on_cores(0.7, 0.7, 0.7, 0.72), 1.01),  # equal cores
+        ([*on_cores(0.7, 0.7, 0.7), Rank(3, "b", FEW)], 1.1),
+        ([*on_cores(0.7, 0.7), Rank(2, "b", None), *on_cores(1, 1, 1, 1)[3:]], 1.1),
+        (on_cores(1, 1, 1, 1)[3:], 1.1),  # no other rank
+    ],
+)
+def test_cores_that_explain_less_or_are_unknown_are_not_named(
+    ranks: list[Rank], longer: float
+) -> None:
+    assert slow_cores(ranks, [3], longer) is None
+
+
+def test_a_slow_rank_has_its_reason_from_its_core() -> None:
+    none = dict.fromkeys(("overlapped_s", "io_s", "other_s"), 0.0)
+    step = Step(10, 0.0, 0.2, compute_s=0.15, exposed_s=0.05, queued_s=0.0, **none)
+    slow = Step(10, 0.0, 0.2, compute_s=0.2, exposed_s=0.0, queued_s=0.0, **none)
+    for took_us, look in ((1.4, "takes 40 % longer"), (1.0, "more work, or a slower core")):
+        (first, second) = (one.machine for one in on_cores(1.0, took_us))
+        paces = [Pace(0, "a", step, 0.75, first), Pace(1, "a", slow, 1.0, second)]
+        assert look in str(reason(1, paces))
 
 
 def test_a_slow_rank_has_its_reason_from_its_machine() -> None:

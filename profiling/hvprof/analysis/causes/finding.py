@@ -9,13 +9,14 @@ alternately, whatever else they do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.cores import Shortage, late_without, shortage
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.patterns import apart, is_pipeline, is_send_chain, master
 from hvprof.analysis.causes.unfinished import Went, last_call
-from hvprof.analysis.conditions import Condition, slow_cores, trial_ratio
+from hvprof.analysis.conditions import Condition, slow_cores
 from hvprof.analysis.waiting.call_costs import (
     CallCost,
     OperationCost,
@@ -43,9 +44,6 @@ _TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
-# The least factor by which a core is slower than another, and the share of a rank's lateness that
-# it must explain: whatever slows a core does not slow all work alike.
-_SLOWER, _MOSTLY = 1.03, 0.6
 # A rank in these calls waits only for the root.
 _FROM_A_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _FILE_BYTES = 4e6
@@ -74,7 +72,9 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
     if kind in _LATE and (short := _late_without(ranks, times, late)):
         kind = short.kind
-    if kind in (*_LATE, Kind.HOST) and _slower_by_cores(recording, times, late):
+    may_be_cores = kind in (*_LATE, Kind.HOST)
+    slow = slow_cores(recording.ranks, late, _longer(times, late)) if may_be_cores else None
+    if slow:
         kind = Kind.SLOW_CORES
     if kind in _ALL_THERE and (short := shortage(ranks, times, known, calls)):
         kind = short.kind
@@ -91,12 +91,11 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     if kind is Kind.LINK:
         condition = link
     elif kind is Kind.SLOW_CORES:
-        of_cores = (one for one in known if one.kind == "core" and {*late} <= {*one.ranks})
-        condition = next(of_cores, None) or slow_cores(recording.ranks, late)
+        condition = slow
     outside = {one.rank: one.outside_s for one in times}
     others = [time_s for rank, time_s in outside.items() if rank not in late]
     # The time of a rank that was killed before its first sign of life is not known.
-    slow = [time_s for rank, time_s in outside.items() if rank in late]
+    of_late = [time_s for rank, time_s in outside.items() if rank in late]
     shares = [100 * one.mpi_s / one.run_s for one in times]
     return Cause(
         kind=kind,
@@ -105,7 +104,7 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         mpi_s=sum(one.mpi_s for one in times) / len(times),
         low_percent=min(shares),
         high_percent=max(shares),
-        late_s=sum(slow) / len(slow) if slow else 0.0,
+        late_s=sum(of_late) / len(of_late) if of_late else 0.0,
         others_s=sum(others) / len(others) if others else 0.0,
         largest=costs[0],
         wait_s=sum(cost.wait_s for cost in costs),
@@ -133,17 +132,11 @@ def _late_without(
     return late_without(here, late, cores, bound=bound) if known else None
 
 
-def _slower_by_cores(
-    recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]
-) -> bool:
-    """Whether ranks are late mostly because their cores are slower."""
-    own_s = {True: 0.0, False: 0.0}
-    for one in times:
-        own_s[one.rank in late] += one.own_s
-    others = len(times) - len(late)
-    longer = own_s[True] / len(late) / max(own_s[False] / others, 1e-9) if others else 0.0
-    slower = trial_ratio(recording.ranks, late)
-    return slower >= _SLOWER and slower - 1 >= _MOSTLY * (longer - 1)
+def _longer(times: Sequence[RankTime], late: tuple[int, ...]) -> float:
+    """Return the factor by which late ranks work longer than the others."""
+    own_s = [one.own_s for one in times if one.rank in late]
+    others_s = [one.own_s for one in times if one.rank not in late]
+    return fmean(own_s) / max(fmean(others_s), 1e-9) if own_s and others_s else 0.0
 
 
 def in_background(recording: Recording) -> bool:

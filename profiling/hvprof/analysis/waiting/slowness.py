@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.conditions import Condition
+from hvprof.analysis.conditions import Condition, OnCore, slow_cores
+from hvprof.machine import Machine
 from hvprof.model import Recording, Step
 
 # A part of a step is a reason if it explains this share of the time by which the rank is slower.
@@ -22,16 +23,8 @@ _ALL_WAIT = 0.5
 _BUSY_SHARE = 0.5
 
 
-class Paced(Protocol):
+class Paced(OnCore, Protocol):
     """A rank's steps, of a whole run or between two readings."""
-
-    @property
-    def rank(self) -> int:
-        """Its number."""
-
-    @property
-    def host(self) -> str:
-        """Its host's name."""
 
     @property
     def step(self) -> Step | None:
@@ -50,12 +43,13 @@ class Pace:
     host: str
     step: Step
     outside: float
+    machine: Machine | None = None
 
 
 def paces(recording: Recording) -> list[Pace]:
     """Return the pace of each rank that marks steps."""
     return [
-        Pace(one.rank, one.host, step.mean(), 1 - step.exposed_s / step.time_s)
+        Pace(one.rank, one.host, step.mean(), 1 - step.exposed_s / step.time_s, one.machine)
         for one in recording.ranks
         if (step := one.all_steps) and step.index and step.time_s
     ]
@@ -96,7 +90,7 @@ _PARTS = (
 
 
 # The parts that conditions of a machine lengthen.
-_SLOWED = {"quota": _queued, "clock": _own, "core": _own}
+_SLOWED = {"quota": _queued, "clock": _own}
 
 
 class Reason(NamedTuple):
@@ -143,6 +137,9 @@ def reason(
     theirs_s = fmean(longest.of(one) for one in others)
     if longest.of is _queued and theirs_s > _ALL_WAIT * _queued(own):
         look = "other processes or threads share the cores of all ranks"
+    slow = slow_cores(ranks, [first.rank], longest.of(own) / theirs_s) if theirs_s else None
+    if slow and longest.of is _own and does == longest.does:
+        look = slow.what
     for condition in known:
         if longest.of is _SLOWED.get(condition.kind) and rank in condition.ranks:
             look = condition.what
