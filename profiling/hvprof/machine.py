@@ -68,7 +68,8 @@ class Machine:
     @property
     def trial_s(self) -> float:
         """The mean time of that work; 0 if it was done too seldom."""
-        return self.trials_s2 / self.tried_s if self.trials >= _LEAST_TRIALS else 0.0
+        known = self.trials >= _LEAST_TRIALS and self.tried_s > 0
+        return self.trials_s2 / self.tried_s if known else 0.0
 
     def since(self, before: Machine) -> Machine:
         """The same since `before`."""

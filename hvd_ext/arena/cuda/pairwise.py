@@ -9,8 +9,8 @@ order of the ranks, so the bits are the same. The sum is copied to the peers in 
 
 All of it is queued on one stream. A second one, for the copies to the peers, would add a stream in
 each direction, and the scratch memory would need events before it is used again. On several nodes,
-the copies to the peers wait for the other nodes, on a stream of theirs, and may overlap the copies
-of a later bucket.
+a sum goes to the peers on another stream, when the other nodes' shares have come. Meanwhile this
+stream may copy the shards of the next bucket.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hvd_ext.errors import UsageError
 if TYPE_CHECKING:
     from PIL import Image
 
-# Formats whose header gives the bits of a channel, or that have at most 8 bits.
+# Formats with at most 8 bits a channel, or with a header that says how many.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 _HEAD_BYTES = 4096
 _PNG = b"\x89PNG\r\n\x1a\n"

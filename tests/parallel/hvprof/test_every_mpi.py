@@ -311,7 +311,7 @@ def test_requests_are_not_mistaken_for_others(built: Built, tmp_path: Path) -> N
             ("to", other): half + single * rank.rank,
             ("from", other): half + single * other,
         }
-        # What is no message has no bytes.
+        # Requests that are not messages have no bytes.
         assert not any(cell.ended for cell in rank.cells if cell.operation == "waitany")
 
 

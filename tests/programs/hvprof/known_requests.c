@@ -1,5 +1,5 @@
 /* Two ranks with requests that are easily mistaken for others: thousands at once, some that are
- * canceled, and some whose handle is given to a request that is no message. */
+ * canceled, and some whose handle then belongs to a generalized request. */
 #include <mpi.h>
 #include <stddef.h>
 
@@ -8,7 +8,7 @@ enum { MANY = 3000, ROUNDS = 2, TURNS = 200, NOWHERE = 1 << 28 };
 static char data[2 * MANY][16];
 static MPI_Request requests[2 * MANY];
 
-/* The source of what is no message may be anything. */
+/* The status of a generalized request has no source: it may hold any number. */
 static int describe(void *state, MPI_Status *status)
 {
     (void)state;

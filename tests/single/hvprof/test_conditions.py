@@ -174,6 +174,7 @@ def test_cores_that_explain_that_ranks_take_longer_are_named() -> None:
 
 
 FEW = machine(trials=19, tried_s=1.0, trials_s2=1e-6)
+DAMAGED = machine(trials=100, tried_s=0.0, trials_s2=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,7 @@ FEW = machine(trials=19, tried_s=1.0, trials_s2=1e-6)
         (on_cores(0.7, 0.7, 0.7, 0.91), 1.51),  # explains less than six tenths of it
         (on_cores(0.7, 0.7, 0.7, 0.72), 1.01),  # equal cores
         ([*on_cores(0.7, 0.7, 0.7), Rank(3, "b", FEW)], 1.1),
+        ([*on_cores(0.7, 0.7, 0.7), Rank(3, "b", DAMAGED)], 1.1),
         ([*on_cores(0.7, 0.7), Rank(2, "b", None), *on_cores(1, 1, 1, 1)[3:]], 1.1),
         (on_cores(1, 1, 1, 1)[3:], 1.1),  # no other rank
     ],

@@ -188,6 +188,8 @@ def _of_condition(case: Case, one: Condition) -> Advice:
     most_s = one.share * case.base_s
     if one.kind == "link" and case.communication_s is not None:
         most_s = min(most_s, case.communication_s)
+    if one.kind == "core" and case.cause:
+        most_s = min(most_s, _lateness(case.cause))
     return Advice(
         _OF_CONDITIONS[one.kind].format(" and ".join(one.hosts)),
         f"{one.what[0].upper()}{one.what[1:]}.",
